@@ -6,7 +6,8 @@ import (
 	"unsafe"
 )
 
-// abiVersion is the version of the ABI: the JSON envelopes and the functions that this package exports.
+// abiVersion is the version of the ABI, which consists of the JSON envelopes and of the functions that this package
+// exports.
 const abiVersion = 1
 
 // The host writes an envelope to incoming, and reads an envelope from outgoing. These package variables keep the two

@@ -2,8 +2,8 @@ package guest
 
 import "encoding/json"
 
-// This file contains the JSON envelopes of ABI 1. In each step, the guest receives one envelope and returns one
-// envelope.
+// hostEnvelope is an envelope from the host. In each step, the guest receives one envelope and returns one envelope.
+// This file contains the JSON envelopes of ABI 1.
 
 type hostEnvelope struct {
 	Kind string `json:"kind"`

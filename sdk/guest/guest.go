@@ -152,9 +152,8 @@ func (a *Agent) Tools() ([]ServerTool, error) {
 	return all, a.effect(guestEnvelope{Kind: "tools"}, &all)
 }
 
-// ReadFile reads one of the agent's files. It returns at most as many lines as the parameter limit says, starting with
-// the line whose number is the parameter offset. The first line is line 0. If limit is 0, ReadFile returns all lines
-// from that line on.
+// ReadFile reads one of the agent's files. It returns at most limit lines, beginning at the given line number. The
+// first line has the number 0. If limit is 0, ReadFile returns all lines from the given line on.
 func (a *Agent) ReadFile(path string, offset, limit int) (string, error) {
 	var content string
 	return content, a.effect(guestEnvelope{Kind: "fs", Op: "read_file", Path: path, Offset: offset, Limit: limit}, &content)
@@ -165,9 +164,8 @@ func (a *Agent) WriteFile(path, content string) error {
 	return a.effect(guestEnvelope{Kind: "fs", Op: "write_file", Path: path, Content: content}, nil)
 }
 
-// EditFile edits one of the agent's files. It replaces the string in the parameter from with the string in the
-// parameter to. If all is true, it replaces every occurrence. Otherwise the string in the parameter from must occur
-// exactly once.
+// EditFile replaces a string in one of the agent's files. If all is true, it replaces every occurrence. Otherwise, the
+// replaced string must occur exactly once.
 func (a *Agent) EditFile(path, from, to string, all bool) error {
 	return a.effect(guestEnvelope{Kind: "fs", Op: "edit_file", Path: path, OldString: from, NewString: to, ReplaceAll: all}, nil)
 }

@@ -1,5 +1,5 @@
-// Package approval serves sluice.approval.v1: it stores the calls that wait for a person's approval, counts the votes
-// of operators and approvers, and lets one caller claim each approved call, once.
+// Package approval serves sluice.approval.v1. It stores the calls that wait for a person's approval, counts the votes
+// of operators and approvers, and lets only one caller claim each approved call, and only once.
 //
 // A transition is a change to an approval that is recorded in its history, such as a vote, or the change from pending
 // to approved. Some transitions become due when a deadline passes, such as the change from pending to expired.
@@ -33,11 +33,12 @@ import (
 const (
 	// sweepInterval is the interval at which the service applies the state transitions whose deadlines have passed.
 	sweepInterval = time.Second
-	// retention is the time for which the store keeps an approval after it has ended. pruneInterval is the interval at
+	// retention is how long the store keeps an approval after the approval has ended. pruneInterval is the interval at
 	// which the service deletes older approvals.
 	retention     = 30 * 24 * time.Hour
 	pruneInterval = time.Hour
-	// healthTimeout limits a health check of the store. countTimeout limits the count of open approvals.
+	// healthTimeout limits how long a health check of the store takes. countTimeout limits how long the count of open
+	// approvals takes.
 	healthTimeout = time.Second
 	countTimeout  = 5 * time.Second
 	// ownersApproveWarning is the warning that New logs if owners of agents may approve or deny their own agents'

@@ -12,19 +12,18 @@ import (
 
 // Config configures the approval service.
 type Config struct {
-	// Decide is the time that people have to approve or deny a call. Execute is the time that an approved call may wait
-	// until it is sent. Both must be positive. They apply to rules that do not set their own times.
+	// Decide is how long people may take to approve or deny a call. Execute is how long an approved call may wait until it
+	// is sent. Both must be positive. They apply to rules that do not set their own times.
 	Decide, Execute time.Duration
-	// CoolDown is the time for which a call stays denied after a person has denied it. It must not be negative.
+	// CoolDown is how long a call stays denied after a person has denied it. It must not be negative.
 	CoolDown time.Duration
-	// MaxPending is the maximum number of calls of one principal that wait for approval at the same time. It must be at
-	// least 1.
+	// MaxPending limits how many calls of one principal wait for approval at the same time. It must be at least 1.
 	MaxPending int
-	// MaxAsked is the maximum number of approvals that one principal may request within any period of AskedWindow. It must
-	// be at least 1. AskedWindow must be at least 1 s and at most [config.MaxAskedWindow].
+	// MaxAsked limits how many approvals one principal may request within any period of AskedWindow. It must be at least
+	// 1. AskedWindow must be at least 1 s and at most [config.MaxAskedWindow].
 	MaxAsked    int
 	AskedWindow time.Duration
-	// OwnerMayApprove lets the owner of an agent approve and deny the agent's calls.
+	// OwnerMayApprove is true if the owner of an agent may approve and deny the agent's calls.
 	OwnerMayApprove bool
 	// Source is `sqlite`, or the URL of a PostgreSQL database. Data is the data directory, which contains the SQLite file.
 	Source, Data string

@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// maxAge is the maximum age of a decision. maxAhead is the maximum time by which the policy service's clock may be
-	// ahead of the local clock.
+	// maxAge is the maximum age of a decision. maxAhead is how far the policy service's clock may be ahead of the local
+	// clock.
 	maxAge   = 5 * time.Second
 	maxAhead = 2 * time.Second
-	// maxUsed is the maximum number of used decisions that are remembered. Each decision is remembered for
-	// maxAge+maxAhead. While maxUsed decisions are remembered, every new decision is refused. The limit is higher than
-	// the number of decisions that a store can handle in maxAge+maxAhead.
+	// maxUsed limits how many used decisions are remembered. Each decision is remembered for maxAge+maxAhead. While
+	// maxUsed decisions are remembered, every new decision is refused. The limit is higher than the number of decisions
+	// that a store can process in maxAge+maxAhead.
 	maxUsed = 1 << 16
 )
 
-// decisionVerifier verifies decisions that the policy service signed. It accepts each decision once. It is safe for
-// concurrent use.
+// decisionVerifier verifies decisions that the policy service signed. It accepts each decision only once. It is safe
+// for concurrent use.
 type decisionVerifier struct {
 	verifier  *signeddecision.Verifier
 	revisions revisions
@@ -142,8 +142,8 @@ func (v *decisionVerifier) markUsed(statement []byte, now time.Time) error {
 	return nil
 }
 
-// checkCallDigest returns [errDecisionRefused] unless the call digest of the statement equals the parameter alike,
-// which is the [binding.DigestIgnoringDefinition] of the call in the request.
+// checkCallDigest returns [errDecisionRefused] unless the statement is about the call with the given digest, which is a
+// result of [binding.DigestIgnoringDefinition].
 func checkCallDigest(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
 		return fmt.Errorf("%w: it is about another call", errDecisionRefused)

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// maxHistory is the maximum number of transitions that are read from an approval's history. maxHistoryBytes limits
-	// the total size of the transitions in a response.
+	// maxHistory limits how many transitions are read from an approval's history. maxHistoryBytes limits the total size of
+	// the transitions in a response.
 	maxHistory      = 1000
 	maxHistoryBytes = 1 << 20
 	// pageSize is the number of approvals per page if the request does not set a page size.
 	pageSize = 100
-	// maxScan is the number of approvals that are read for one page, including those that the filter excludes. After
-	// maxScan approvals, the page ends.
+	// maxScan limits how many approvals are read for one page, including those that the filter excludes. When this limit
+	// is reached, the page ends.
 	maxScan = 10_000
 )
 
@@ -181,15 +181,7 @@ func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilte
 		return true
 	}
 	person := deciderOf(caller)
-	if r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-		return false
-	}
-	for _, v := range r.Approval.GetVotes() {
-		if v.GetSubject() == person.GetSubject() && v.GetVoidReason() == "" {
-			return false
-		}
-	}
-	return s.mayVote(person, r)
+	return r.Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING && r.VoteOf(person) == nil && s.mayVote(person, r)
 }
 
 func deciderOf(caller *authn.Caller) *identityv1.Principal {

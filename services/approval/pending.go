@@ -19,12 +19,12 @@ type Pending struct {
 	Newest string
 }
 
-// WatchPending calls the function report, until ctx is done, whenever there are pending approvals that it has not
-// reported. The first report includes the approvals that are already pending. If more approvals are opened before
-// report returns, the next report includes all of them. On PostgreSQL, WatchPending notices approvals that other
-// processes open only when this process changes an approval.
+// WatchPending calls report whenever there are pending approvals that it has not reported yet. It returns when ctx is
+// done. The first report includes the approvals that are already pending. If more approvals are opened before report
+// returns, the next report includes all of them. On PostgreSQL, WatchPending notices approvals that other processes
+// open only when this process changes an approval.
 func (s *Service) WatchPending(ctx context.Context, report func(Pending)) {
-	last := int64(0) // the number of the newest move that opened a reported approval
+	last := int64(0) // the number of the newest transition that opened a reported approval
 	for {
 		moved := s.store.Moved()
 		var now store.PendingApprovals

@@ -45,8 +45,8 @@ func (r *revisions) isCurrent(id, activation string) (bool, error) {
 }
 
 // watch receives the active revision until ctx is done. While the policy service is unavailable, the last received
-// revision stays in effect. That is safe: an unavailable policy service makes no decisions, and its earlier decisions
-// are refused after maxAge.
+// revision stays in effect. That is safe, because an unavailable policy service makes no decisions, and its earlier
+// decisions are refused after maxAge.
 func (r *revisions) watch(ctx context.Context) {
 	stream := grpcstream.Stream[policyv1.WatchRevisionResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {

@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Attribute keys. docs/telemetry.md lists all their values. No value contains a string that a caller or a person wrote.
+// These are the keys of attributes. docs/telemetry.md lists all values of the attributes. No value contains a string
+// that a caller or a person wrote.
 const (
 	stateKey   = attribute.Key("sluice.approval.state")
 	outcomeKey = attribute.Key("sluice.approval.outcome")

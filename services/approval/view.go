@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
-// maxDraws is the maximum number of times that the view is rendered for one vote. The view is rendered again if the
-// approval changes before the vote is stored.
+// maxDraws limits how often the view is rendered for one vote. The view is rendered again if the approval changes
+// before the vote is stored.
 const maxDraws = 4
 
 // drawnView is a view and the state of the approval from which it was rendered.
@@ -24,9 +24,9 @@ type drawnView struct {
 	unsettled string
 }
 
-// drawView renders the view of the approval that the function read returns. It returns nil if read returns nil.
-// Rendering the view of a large call is slow. Therefore drawView renders outside the transaction and charges the
-// processor time to the requester, so that other requesters don't wait.
+// drawView renders the view of the approval that read returns. It returns nil if read returns nil. Rendering the view
+// of a large call is slow. Therefore drawView renders outside the transaction and charges the processor time to the
+// requester, so that other requesters don't wait.
 func (s *Service) drawView(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*drawnView, error) {
 	end, err := s.drawTurns.Acquire(ctx, string(store.PrincipalDigest(asker)))
 	if err != nil {
@@ -84,8 +84,8 @@ func (s *drawnView) isCurrent(ctx context.Context, tx *store.Tx, r *lifecycle.Re
 	return unsettled == s.unsettled, err
 }
 
-// viewForNotice renders the view for a notice that asks approvers to vote. The parameter asked is the approval at the
-// time when the notice was written. viewForNotice returns nil if the approval no longer waits for the same decision.
+// viewForNotice renders the view for a notice that asks approvers to vote. asked is the approval as it was when the
+// notice was written. viewForNotice returns nil if the approval no longer waits for the same decision.
 func (s *Service) viewForNotice(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	drawn, err := s.drawView(ctx, asked.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 		r, err := tx.GetAnyTenant(ctx, asked.GetId())

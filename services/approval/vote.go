@@ -125,8 +125,8 @@ func (s *Service) castOnView(ctx context.Context, id string, voters []*identityv
 }
 
 // coverPending approves the pending calls that the grant of an approval covers, if the last vote created that grant.
-// The parameter by is that approval. The oldest calls are approved first. One call of the grant stays reserved for the
-// call of the approval itself, because approvers were asked about that call.
+// The oldest calls are approved first. One call of the grant stays reserved for the call of the approval itself,
+// because approvers were asked about that call.
 func coverPending(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
 	if by.Approval.GetState() != approved || !by.HasLiveGrant(tx.Now) {
 		return nil
@@ -178,21 +178,22 @@ func actorSubject(caller *authn.Caller) string {
 type voteChecker struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
-	// owners contains the current owners of the claiming caller and of the principals in its delegation chain. It also
-	// contains the operators who created their tokens. These owners may differ from the owners in the record, because
-	// two tokens of one subject may have different owners.
+	// owners contains the current owners and actors of the claiming caller and of the principals in its delegation
+	// chain. It also contains the operators who created their tokens. These owners may differ from the owners in the
+	// record, because two tokens of one subject may have different owners.
 	owners []string
 	err    error
 }
 
-// agentOwners returns the owners of a caller and of the principals in its delegation chain, and the operators who
-// created their tokens. If the configuration allows owners to approve their agents' calls, agentOwners returns nil.
+// agentOwners returns the people who can't approve the calls of a caller. These are the actors of the caller and of the
+// principals in its delegation chain. Unless the configuration allows owners to approve their agents' calls, they are
+// also the owners of these principals, and the operators who created their tokens.
 func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
-	if s.cfg.OwnerMayApprove {
-		return nil
-	}
 	for _, who := range append([]*identityv1.Principal{p}, p.GetChain()...) {
-		out = append(out, who.GetOwner(), who.GetTokenCreatedBy())
+		out = append(out, who.GetActor())
+		if !s.cfg.OwnerMayApprove {
+			out = append(out, who.GetOwner(), who.GetTokenCreatedBy())
+		}
 	}
 	return out
 }
@@ -200,7 +201,7 @@ func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 // voidReason returns the reason why a vote no longer counts, or "" if it counts.
 func (s *voteChecker) voidReason(vote *approvalv1.Vote) string {
 	if slices.Contains(s.owners, vote.GetSubject()) {
-		return "the voter owns the agent that makes the call, or created its token"
+		return "the voter owns the agent that makes the call, created its token, or is its actor"
 	}
 	people, err := s.tokens.PrincipalsOf(s.record.Approval.GetRequester().GetTenant(), vote.GetSubject())
 	if err != nil {

@@ -180,3 +180,28 @@ func TestClaimApproval_IgnoresTheVoteOfTheClaimersOwner(t *testing.T) {
 		}
 	})
 }
+
+// An administrator acts for a user. The administrator's vote does not count for these calls, even if owners may approve
+// the calls of their agents, and even if the approval was requested before the gateway knew the actor.
+func TestClaimApproval_IgnoresTheVoteOfTheActor(t *testing.T) {
+	for _, may := range []bool{false, true} {
+		t.Run(fmt.Sprint(may), func(t *testing.T) {
+			forEachStore(t, func(c *approval.Config) { c.OwnerMayApprove = may }, func(t *testing.T, s *fixture) {
+				id := s.ask(t, params).GetApproval().GetId()
+				s.approve(t, "ana", id)
+				acting := bot()
+				acting.Actor = "ana"
+				a := s.ask(t, params).GetApproval()
+				resp, err := s.gateway().ClaimApproval(onBehalfOf(t, acting), claimRequest(a, "c1"))
+				if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_PENDING {
+					t.Errorf("ana acts, and claims on her own vote: %v, %v", resp, err)
+				}
+				s.approve(t, "ben", id)
+				a = s.ask(t, params).GetApproval()
+				if resp, err := s.gateway().ClaimApproval(onBehalfOf(t, acting), claimRequest(a, "c2")); err != nil || resp.GetClaimed() == nil {
+					t.Errorf("ana acts, and claims on ben's vote: %v, %v", resp, err)
+				}
+			})
+		})
+	}
+}

@@ -26,7 +26,7 @@ const (
 	// heartbeatInterval is the time after which a watch without other messages sends an empty message. The empty message
 	// may be up to pollInterval late.
 	heartbeatInterval = 8 * time.Second
-	// batchSize is the maximum number of approvals that are read in one transaction.
+	// batchSize limits how many approvals are read in one transaction.
 	batchSize = 100
 )
 

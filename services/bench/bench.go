@@ -14,8 +14,8 @@ import (
 const (
 	// MaxForeign is the share of the machine's CPU time, from 0 to 1, that other programs may use during a measurement.
 	MaxForeign = 0.10
-	// maxRepeats is the maximum number of times that a measurement is repeated. It is repeated if it fails, or if other
-	// programs use more CPU time than MaxForeign.
+	// maxRepeats limits how often a measurement is repeated. It is repeated if it fails, or if other programs use more
+	// CPU time than MaxForeign.
 	maxRepeats = 3
 	// warmUpFraction is the length of the warm-up before a measurement, as a fraction of the measurement's length.
 	warmUpFraction = 0.15
@@ -23,7 +23,7 @@ const (
 
 // Config configures a run.
 type Config struct {
-	// Rounds is the number of times that every cell (a path of a call) is measured. It must be at least 1.
+	// Rounds is how often every [Cell] is measured. It must be at least 1.
 	Rounds int
 	// Duration is the length of one measurement, not including its warm-up. It must be positive.
 	Duration time.Duration
@@ -200,7 +200,7 @@ func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) (
 	return r.callers[cell.Name][:n], nil
 }
 
-// sessionsFor returns the sessions that a caller uses. Normally a caller has one session of its own. If the cell has
+// sessionsFor returns the sessions that a caller uses. Usually each caller has its own session. If the cell has
 // allPrincipals set, all callers share the sessions of all principals.
 func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *callerSession, err error) {
 	if !cell.allPrincipals {

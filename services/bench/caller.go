@@ -50,7 +50,7 @@ type callerSession struct {
 	next     int64
 }
 
-// newCaller returns a caller without a connection. mark is a string that every correct response contains.
+// newCaller returns a caller without a connection. Every correct response contains the given mark.
 func newCaller(to endpoint, sessions chan *callerSession, mark string) *caller {
 	return &caller{addr: to.addr, mark: []byte(mark), sessions: sessions}
 }

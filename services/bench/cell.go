@@ -15,11 +15,12 @@ type Cell struct {
 	Name string
 	// Title describes the cell in the report.
 	Title string
-	// Targets contains the minimum ratio to the rate of the cell [Floor] for each number of callers. It may be nil.
+	// Targets maps each number of callers to the minimum ratio of the cell's rate to the rate of the cell [Floor]. It
+	// may be nil.
 	Targets map[int]float64
-	// Baseline is the name of the cell that makes the same call under a rule without conditions, or with a token instead
-	// of a JWT. MinShare is the minimum ratio to the rate of that cell. Both fields have their zero values if the cell has
-	// no such comparison.
+	// Baseline is the name of the cell that makes the same call under a rule without conditions, or with a token
+	// instead of a JWT. MinShare is the minimum ratio of the cell's rate to the rate of that cell. Both fields have
+	// their zero values if the cell has no such comparison.
 	Baseline string
 	MinShare float64
 
@@ -97,8 +98,8 @@ func Cells() []Cell {
 		Cell{Name: siteVMCP, Title: "ToolHive, `vmcp`: many servers, no policy", site: siteVMCP, tool: peerTool, mark: markEchoed})
 }
 
-// selectCells returns the named cells and the cell Floor, in the order of the report. If the list names is empty, it
-// returns all cells.
+// selectCells returns the named cells and the cell Floor, in the order of the report. If no names are given, it returns
+// all cells.
 func selectCells(names []string) ([]Cell, error) {
 	all := Cells()
 	known := make([]string, len(all))

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// issuerAudience is the claim `aud` of the JWTs.
+	// issuerAudience is the value of the claim `aud` of the JWTs.
 	issuerAudience = "bench"
-	// jwtLife is the time for which the JWTs are valid. It is longer than a benchmark takes.
+	// jwtLife is how long the JWTs are valid. It is longer than a benchmark takes.
 	jwtLife = 12 * time.Hour
-	// fillerGroups is the number of groups that no rule names. With them, a JWT has about 1 KiB.
+	// fillerGroups is the number of groups that no rule names. Because of these groups, a JWT has about 1 KiB.
 	fillerGroups = 30
-	// keysTimeout is the maximum time until a mesh has the keys of the issuer.
+	// keysTimeout limits how long a mesh may take to get the keys of the issuer.
 	keysTimeout = 10 * time.Second
 )
 

@@ -8,10 +8,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// callGrace is the time that calls may take after the end of a measurement.
+// callGrace is how long calls may take after the end of a measurement.
 const callGrace = 10 * time.Second
 
-// connect opens a new connection for every caller, with a deadline of d plus callGrace from now.
+// connect opens a new connection for every caller. The deadline of the connections is the given duration plus callGrace
+// from now.
 func connect(ctx context.Context, callers []*caller, d time.Duration) error {
 	deadline := time.Now().Add(d + callGrace)
 	for _, c := range callers {
@@ -28,8 +29,8 @@ func disconnect(callers []*caller) {
 	}
 }
 
-// drive makes every caller repeat calls for the duration d. It returns the latency of each call and the total elapsed
-// time. It returns an error if a response is wrong or if ctx is done.
+// drive makes every caller repeat calls for the given duration. It returns the latency of each call and the total
+// elapsed time. It returns an error if a response is wrong or if ctx is done.
 func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Duration, time.Duration, error) {
 	stop := context.AfterFunc(ctx, func() { disconnect(callers) })
 	defer stop()

@@ -28,7 +28,7 @@ type About struct {
 	Duration time.Duration
 }
 
-// Describe returns the description of a run that begins now. command is the command line that repeats the run.
+// Describe returns the description of a run that begins now. The given command line repeats the run.
 func Describe(ctx context.Context, cfg Config, command string) About {
 	about := About{
 		CPU: cpuModel(), Cores: runtime.NumCPU(),
@@ -56,7 +56,7 @@ func cpuModel() string {
 	return "unknown"
 }
 
-// commit returns the commit of the Git checkout that contains the directory dir. If the checkout has uncommitted
+// commit returns the commit of the Git checkout that contains the given directory. If the checkout has uncommitted
 // changes, commit appends ", with changes".
 func commit(ctx context.Context, dir string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", dir, "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=, with changes").Output()

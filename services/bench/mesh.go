@@ -36,7 +36,7 @@ var meshTemplate string
 type meshFile struct {
 	MCP, GRPC, Data string
 	Certs           string
-	// Roles contains the addresses of the mesh services that run in separate processes, by name.
+	// Roles maps the names of the mesh services that run in separate processes to their addresses.
 	Roles map[string]string
 	// Asked is true if the gateway does not cache decisions and therefore asks the policy service about every call.
 	Asked bool
@@ -67,8 +67,8 @@ func (s *sites) writeMesh(dir string, mesh meshFile) (string, error) {
 	return path, os.WriteFile(path, []byte(text.String()), 0o600)
 }
 
-// policyText returns a policy with policyRules rules: rules for the tools that are called, patterns that match these
-// tools only for other callers, and rules for tools that are never called.
+// policyText returns a policy with policyRules rules. It has rules for the tools that are called, patterns that match
+// these tools only for other callers, and rules for tools that are never called.
 func policyText() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "version: 1\nname: bench\nserver: %s\ndefault: deny\ntools:\n", serverName)

@@ -13,12 +13,13 @@ import (
 )
 
 const (
-	// readyTimeout limits the start of a program. readyPoll is the interval between checks of its readiness.
+	// readyTimeout limits how long a program may take to start. readyPoll is the interval between checks whether the
+	// program is ready.
 	readyTimeout = 20 * time.Second
 	readyPoll    = 20 * time.Millisecond
-	// stopTimeout is the time after which a program that does not stop is killed.
+	// stopTimeout is how long a program may take to stop before it is killed.
 	stopTimeout = 5 * time.Second
-	// maxLog is the maximum number of bytes of a log that an error quotes.
+	// maxLog limits how many bytes of a log an error quotes.
 	maxLog = 4 << 10
 )
 

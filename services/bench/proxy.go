@@ -12,8 +12,8 @@ import (
 // connections, the proxy would have to open a new connection for most calls under load.
 const maxIdle = 1024
 
-// NewProxy returns the baseline of the benchmark: Go's reverse proxy in front of the server at the URL target. The
-// proxy reuses connections and buffers. If it did not reuse buffers, it would allocate 32 KiB for each response and
+// NewProxy returns the baseline of the benchmark, which is Go's reverse proxy in front of the server at the given URL.
+// The proxy reuses connections and buffers. If it did not reuse buffers, it would allocate 32 KiB for each response and
 // forward a third fewer calls.
 func NewProxy(target string) (http.Handler, error) {
 	u, err := url.Parse(target)

@@ -57,7 +57,7 @@ func writeAbout(out *bytes.Buffer, r *Results, a About) {
 	}
 }
 
-// foreignLoad returns the sentence about the CPU time that other programs used.
+// foreignLoad returns a sentence about the CPU time that other programs used.
 func foreignLoad(r *Results) string {
 	disturbed, all := r.Disturbed()
 	if disturbed == 0 {

@@ -15,7 +15,7 @@ type Sample struct {
 	Cell string
 	// Callers is the number of callers, each with one connection.
 	Callers int
-	// Round counts from 0.
+	// Round is the number of the round, counted from 0.
 	Round int
 	// Calls is the number of calls that received a response within Elapsed.
 	Calls   int
@@ -27,7 +27,7 @@ type Sample struct {
 	// Foreign is the share of the machine's CPU time, from 0 to 1, that was used by programs other than the benchmark's
 	// processes.
 	Foreign float64
-	// Repeats is the number of times that the measurement was repeated.
+	// Repeats is how often the measurement was repeated.
 	Repeats int
 }
 
@@ -59,9 +59,9 @@ func (r *Results) Ratio(cell string, callers int) Spread {
 	return r.Against(cell, Floor, callers, Sample.Rate)
 }
 
-// Against compares two cells, whose names are the parameters cell and other. It uses only the samples with the given
-// number of callers. In each round it divides the value of the first cell by the value of the second cell, and it
-// returns a summary of these ratios. The function number returns the value of a sample.
+// Against compares a cell with another cell. It uses only the samples with the given number of callers. In each round,
+// it divides the value of the cell by the value of the other cell, and it returns a summary of these ratios. The given
+// function returns the value of a sample.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {
@@ -76,7 +76,7 @@ func (r *Results) Against(cell, other string, callers int, number func(Sample) f
 	return Summarize(ratios)
 }
 
-// Over summarizes the values that the function number returns for the samples of a cell with the given number of
+// Over summarizes the values that the given function returns for the samples of a cell with the given number of
 // callers.
 func (r *Results) Over(cell string, callers int, number func(Sample) float64) Spread {
 	var values []float64

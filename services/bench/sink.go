@@ -28,7 +28,7 @@ func (s *sink) url() string { return "http://" + s.lis.Addr().String() }
 
 func (s *sink) close() { s.server.Stop() }
 
-// discardCall handles every gRPC method. It receives one message and responds with an empty message.
+// discardCall answers every gRPC method. It receives one message and responds with an empty message.
 func discardCall(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(nil); err != nil {
 		return err

@@ -77,8 +77,8 @@ func openSites(ctx context.Context, cfg Config, dir string) (*sites, error) {
 	return s, nil
 }
 
-// get returns the site whose name is the parameter kind, and starts the site if necessary. If base is true, the site
-// runs the programs of the base commit.
+// get returns the site with the given name, and starts the site if necessary. If base is true, the site runs the
+// programs of the base commit.
 func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) {
 	id, bin := kind, s.cfg.Bin
 	if base {
@@ -161,7 +161,7 @@ func (s *sites) startUpWithJWTs(ctx context.Context, to *site) (err error) {
 	return s.issuer.awaitKeys(ctx, to.at)
 }
 
-// startSluice starts `sluice up`. issuer is the URL of an issuer, or empty.
+// startSluice starts `sluice up`. If issuer is not empty, it is the URL of an issuer whose JWTs identify callers.
 func (s *sites) startSluice(ctx context.Context, to *site, issuer string) error {
 	addrs, err := freeAddrs(ctx, 2)
 	if err != nil {

@@ -28,8 +28,8 @@ func Summarize(values []float64) Spread {
 	return Spread{Median: middle, Min: sorted[0], Max: sorted[n-1], Rounds: n}
 }
 
-// Percentile returns the q-quantile of sorted values by the nearest-rank method. q is from 0 to 1. Percentile returns 0
-// if sorted is empty.
+// Percentile returns the q-quantile of sorted values by the nearest-rank method. q is between 0 and 1. Percentile
+// returns 0 if sorted is empty.
 func Percentile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

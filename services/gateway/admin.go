@@ -40,7 +40,7 @@ var errPageToken = errors.New("page_token: this list has returned no such token"
 
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
-// installationTenant is the tenant that owns the servers. Only people in this tenant can see them.
+// installationTenant is the tenant that owns the servers. Only people in this tenant can see the servers.
 const installationTenant = "default"
 
 // GetStatus implements gatewayv1.GatewayServiceServer. Callers in the installation's tenant receive the servers, the
@@ -80,7 +80,7 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 }
 
 // seesAll reports whether a caller may read data that does not belong to a single tenant. People in the installation's
-// tenant may read it. A mesh service may read it if it acts for itself or on behalf of such a person.
+// tenant may read it. A mesh service may read it if it acts for itself or on behalf of a person in that tenant.
 func seesAll(caller *authn.Caller) bool {
 	if caller == nil {
 		return false
@@ -233,8 +233,8 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 	return ctx.Err()
 }
 
-// tenantOf returns the tenant whose data the caller may see. It returns "" for callers that may not see any data, which
-// are unauthenticated callers, and mesh services that do not call on behalf of a person or principal.
+// tenantOf returns the tenant whose data the caller may see. It returns "" for unauthenticated callers, and for mesh
+// services that do not call on behalf of a person or principal, because these callers may not see any data.
 func tenantOf(ctx context.Context) string {
 	caller := authn.CallerOf(ctx)
 	if caller == nil {
@@ -243,8 +243,9 @@ func tenantOf(ctx context.Context) string {
 	return caller.Tenant()
 }
 
-// filter returns a filter that selects the records that the caller may see and that match the requested filter f. The
-// counts of unauthenticated requests belong to the installation, so only callers in the tenant "default" see them.
+// filter returns a filter that selects the records that the caller may see and that match f, which is the filter in the
+// caller's request. The counts of unauthenticated requests belong to the installation, so only callers in the tenant
+// "default" see them.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {

@@ -27,7 +27,7 @@ const (
 	maxResult = 6 << 20
 	// maxTool is the maximum size of a tool definition in ListTools, in bytes.
 	maxTool = 1 << 20
-	// maxProgress is the maximum number of queued progress messages of one call.
+	// maxProgress limits how many progress messages of one call are queued.
 	maxProgress = 64
 )
 
@@ -56,7 +56,8 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	if req.GetHold() != nil {
 		request.Hold = new(req.GetHold().AsDuration())
 	}
-	// If the channel is full, progress messages are dropped, so that a slow client does not delay the call.
+	// If the channel is full, progress messages are dropped, so that a client that reads slowly does not delay the
+	// call.
 	progress, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -86,7 +87,8 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	return stream.Send(&gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: newToolAnswer(done)}})
 }
 
-// toolCall returns a JSON-RPC request with the given id for this call, as an MCP client would send it.
+// toolCall returns the JSON-RPC request that an MCP client would send for the call in req. The request has the given
+// id.
 func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
 	// The arguments must be exactly one JSON value, so that they cannot add members to the message. Package jsonrpc
@@ -162,7 +164,7 @@ func newToolAnswer(done mcpserver.Response) *gatewayv1.ToolAnswer {
 		return out
 	}
 	result := parsed.Result.Of(parsed.Raw)
-	if parsed.Error.Present() { // sent by the server, or by the gateway because no session could be opened
+	if parsed.Error.Present() { // the error was sent by the server, or by the gateway because it could not open a session
 		out.IsError = true
 		text := field(jsontext.NewDecoder(bytes.NewReader(parsed.Error.Of(parsed.Raw))), "message")
 		if text == nil {
@@ -255,8 +257,8 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	return resp, nil
 }
 
-// parseToolsToken parses a page token, which consists of two parts: the cursor of a page of the server's list, and the
-// index of a tool in that page.
+// parseToolsToken parses a page token, which consists of the index of a tool in a page of the server's list, and the
+// cursor of that page.
 func parseToolsToken(token string) (from int, cursor string, err error) {
 	if token == "" {
 		return 0, "", nil

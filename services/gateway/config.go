@@ -30,7 +30,8 @@ type Config struct {
 	Hosts, Origins []string
 	// Resource is the URI of the mesh as a protected resource (RFC 9728). It is empty if the mesh has no public URL.
 	Resource string
-	// StepUpClients are the OAuth clients that get the status 403 if a call is refused because of a missing scope.
+	// StepUpClients are the OAuth clients whose refused calls are answered with the HTTP status 403 if the token lacks
+	// a scope.
 	StepUpClients []string
 	// TrustParent makes the gateway continue the trace of a client. Otherwise the gateway starts a new trace that links
 	// to the client's trace.
@@ -44,32 +45,32 @@ type Config struct {
 	// JournalBytes that one principal may use. It must be above 0 and at most 1.
 	JournalBytes int64
 	JournalShare float64
-	// ArgumentsBytes is the maximum total size of the stored copies of call arguments, in bytes. ArgumentsAge is the
-	// maximum age of a copy. JournalShare also limits the fraction of ArgumentsBytes that the copies of one person's
+	// ArgumentsBytes is the maximum total size of the stored copies of call arguments, in bytes. ArgumentsAge is how
+	// long a copy is stored. JournalShare also limits the fraction of ArgumentsBytes that the copies of one person's
 	// calls may use.
 	ArgumentsBytes int64
 	ArgumentsAge   time.Duration
 	// KeepDecisions enables the cache of decisions from the policy service.
 	KeepDecisions bool
-	// SessionIdle is the time after which a session without requests is closed.
+	// SessionIdle is how long a session may be idle before it is closed.
 	SessionIdle time.Duration
-	// MaxSessions is the maximum number of sessions of one principal.
+	// MaxSessions limits how many sessions one principal may have.
 	MaxSessions int
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server
 	// Hold is how long the gateway holds a call that waits for approvers. If it is 0, the caller immediately receives a
 	// refusal that contains the approval's id (a ticket).
 	Hold time.Duration
-	// Clients configures different hold times for clients with certain names.
+	// Clients contains the hold times of clients with certain names, for which Hold does not apply.
 	Clients []approvals.ClientHold
-	// MaxPending is the maximum number of one principal's calls that wait for approvers. It must be positive.
+	// MaxPending limits how many calls of one principal may wait for approvers at the same time. It must be positive.
 	MaxPending int
-	// Execute is the time, counted from the approval, within which the approved call must be made. It must be positive.
+	// Execute limits how long after its approval a call may be made. It must be positive.
 	Execute time.Duration
 	// Secrets are the mesh's own files and directories, which servers may never read. Documents are files and
 	// directories of the mesh that a server may read only if its configuration allows it. All paths are absolute.
 	Secrets, Documents []string
-	// Version is the program's version in records and in GetStatus.
+	// Version is the version of this program. It is written to journal records and returned by GetStatus.
 	Version string
 }
 
@@ -77,9 +78,9 @@ type Config struct {
 type Server struct {
 	// Host is the name of a client. It is set if the tools of this server are the client's own tools.
 	Host string
-	// Target is the address of a gRPC server: the name of a mesh service, or host:port. CA is the path of a PEM file
-	// with the certificates to trust instead of the system's certificates. If Plaintext is true, the connection does
-	// not use TLS. Headers are sent as gRPC metadata.
+	// Target is the address of a gRPC server, which is host:port, or the name of a mesh service. CA is the path of a
+	// PEM file with the certificates to trust instead of the system's certificates. If Plaintext is true, the
+	// connection does not use TLS. Headers are sent as gRPC metadata.
 	Target    string
 	CA        string
 	Plaintext bool
@@ -99,12 +100,12 @@ type Server struct {
 	Dir     string
 	// Remove lists files in a process's private directory that are deleted before the process is started.
 	Remove []string
-	// Recycle is the number of calls after which a process is replaced with a new one. If it is 0, processes are not
+	// Recycle is the number of calls after which a new process replaces a process. If it is 0, processes are not
 	// replaced.
 	Recycle int
 	// Limits are the resource limits of one process. The zero value selects the defaults.
 	Limits stdio.Limits
-	// Processes is the maximum number of processes for all principals together. If it is 0, the maximum is 256.
+	// Processes limits how many processes run for all principals together. If it is 0, the maximum is 256.
 	Processes int
 	// SecretEnv lists the names of the variables in Env that contain a secret.
 	SecretEnv []string
@@ -113,16 +114,16 @@ type Server struct {
 	// InstallEachStart means that the command installs its package each time a process is started. Otherwise the
 	// gateway installs the package once.
 	InstallEachStart bool
-	// Start is the maximum time that a process may take to start. If it is 0, the maximum is 60 s. A process that
-	// writes to standard error may take longer.
+	// Start limits how long a process may take to start. If it is 0, the limit is 60 s. A process that writes to
+	// standard error may take longer.
 	Start time.Duration
 	// Sandbox configures the program's sandbox. If it has the zero value, the program starts only if the kernel can
 	// enforce every part of the sandbox.
 	Sandbox Sandbox
 	// Secrets are the secret values to which Headers or Env refer. They are redacted in the server's answers.
 	Secrets []string
-	// KeychainEntries are the keychain entries to which Headers, Env or Proxy refer. If there are any, these fields are
-	// incomplete, and Complete returns a copy of the server in which the secrets are filled in.
+	// KeychainEntries are the keychain entries to which Headers, Env or Proxy refer. If there are any entries, these
+	// fields are incomplete, and Complete returns a copy of the server in which the secrets are filled in.
 	KeychainEntries []string
 	Complete        func(config.Keychain) (Server, error)
 	// Unwrap is "claude-flow" for a server that reports tool errors in the format of Claude Flow. It is empty for all
@@ -133,10 +134,11 @@ type Server struct {
 	// MaxTimeout limits the duration of a request for which the server reports progress. If MaxTimeout is below Timeout,
 	// progress does not extend the timeout.
 	MaxTimeout time.Duration
-	// RecordArguments is true if copies of the arguments of calls are stored.
+	// RecordArguments is true if the gateway stores copies of the arguments of calls.
 	RecordArguments bool
-	// SignsIn is true if the mesh signs in at the server by OAuth.
-	SignsIn bool
+	// SignsIn is true if the mesh signs in at the server by OAuth. ForEachPerson is true if each person uses her own
+	// account there.
+	SignsIn, ForEachPerson bool
 	// Embedded is the name of a server that runs in this process. It is empty for all other servers. The address of an
 	// embedded server changes at every start, so the server is identified by this name and not by its address.
 	Embedded string
@@ -188,8 +190,8 @@ func DefaultConfig() Config {
 	return cfg
 }
 
-// FromFile returns the gateway's part of the configuration, in which references to secrets are resolved. References to
-// the keychain are resolved later, when the first session with the server is opened.
+// FromFile returns the gateway's part of the configuration. It resolves the references to secrets, except references to
+// the keychain. These are resolved when the first session with the server is opened.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
 		Listen:   f.Listen,
@@ -244,7 +246,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 }
 
 func serverFrom(f *config.File, s config.Server, refs resolver) (out Server, bad []error) {
-	out = Server{Host: s.Host(), Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout, RecordArguments: s.Record.Arguments != "", SignsIn: s.Credentials != nil}
+	out = Server{Host: s.Host(), Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout, RecordArguments: s.Record.Arguments != "", SignsIn: s.Credentials != nil, ForEachPerson: s.Credentials.ForEachPerson()}
 	switch {
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL
@@ -284,7 +286,7 @@ func serverFrom(f *config.File, s config.Server, refs resolver) (out Server, bad
 	return out, bad
 }
 
-// resolver resolves references.
+// resolver resolves the references to secrets in the values of a configuration.
 type resolver struct {
 	env      config.Env
 	keychain config.Keychain

@@ -155,6 +155,11 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 			s.Credentials = new(config.Credentials)
 			f.Servers["web"] = s
 		}, true},
+		{"web.ForEachPerson", func(f *config.File) {
+			s := f.Servers["web"]
+			s.Credentials = &config.Credentials{As: config.AsPerson}
+			f.Servers["web"] = s
+		}, true},
 		{"KeepDecisions", func(f *config.File) { f.Decisions.Keep = false }, false},
 		{"SessionIdle", func(f *config.File) { f.Session.Idle = time.Hour }, time.Hour},
 		{"MaxSessions", func(f *config.File) { f.Session.MaxPerPrincipal = 7 }, 7},

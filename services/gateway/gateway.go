@@ -56,13 +56,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/fairqueue"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 const (
-	// drainTimeout is how long the gateway waits for requests in flight when it stops. After cutTimeout it cancels the
-	// calls that are still in flight. The remaining time is enough to record their outcomes and to answer the callers.
+	// drainTimeout is how long the gateway waits for requests in flight when it stops. cutTimeout is how long it waits
+	// before it cancels the calls that are still in flight. The time between the two is enough to record their outcomes
+	// and to answer the callers.
 	drainTimeout = 30 * time.Second
 	cutTimeout   = 25 * time.Second
 )
@@ -75,7 +77,7 @@ type Deps struct {
 	Policy policyv1.PolicyServiceClient
 	// Catalogue is the catalog service, which receives the tool lists of servers.
 	Catalogue policyv1.CatalogServiceClient
-	// RateLimit is the ratelimit service, which reserves the rate limits of calls.
+	// RateLimit is the ratelimit service, which counts calls against their rate limits.
 	RateLimit ratelimitv1.RateLimitServiceClient
 	// Approval is the approval service, which stores the calls that wait for approvers.
 	Approval approvalv1.ApprovalServiceClient
@@ -128,11 +130,11 @@ type Service struct {
 	started        time.Time
 	decisions      *decisioncache.Cache
 	peers          peerHealth
-	// reads limits the number of requests in which one caller reads records at the same time. The limit depends on the
-	// number of processors.
+	// reads is a queue that limits how many requests of one caller may read records at the same time. The limit depends
+	// on the number of processors.
 	reads *fairqueue.Queue[string]
-	// callCount counts the calls that come from inside the mesh. Each of these calls uses its number as its JSON-RPC
-	// request id.
+	// callCount counts the calls of CallTool and ListTools. The gateway uses a call's number as the id of its JSON-RPC
+	// request.
 	callCount atomic.Int64
 }
 
@@ -209,20 +211,11 @@ func (s *Service) open(ctx context.Context) (err error) {
 // A connector returns the transport to a server whose secrets have been resolved.
 type connector func(Server) (upstream.Transport, error)
 
-// connector returns the connector for a server. The map files contains the files of each server's program, by the
-// server's name.
-func (s *Service) connector(name string, server Server, files map[string][]string) (connector, error) {
+// connector returns the connector for a server. programFiles maps the name of each server to the files of the server's
+// program.
+func (s *Service) connector(name string, server Server, programFiles map[string][]string) (connector, error) {
 	if server.URL != "" {
-		return func(server Server) (upstream.Transport, error) {
-			cfg := streamable.Config{
-				Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
-				Proxy: server.Proxy, ProxyHint: server.ProxyHint, CA: server.CA,
-			}
-			if server.SignsIn {
-				cfg.Tokens = accesstoken.New(s.deps.Connections, name, server.URL)
-			}
-			return streamable.New(cfg, s.deps.Log)
-		}, nil
+		return func(server Server) (upstream.Transport, error) { return s.newHTTP(name, server) }, nil
 	}
 	if server.Target != "" {
 		return func(server Server) (upstream.Transport, error) { return s.newMethods(name, server) }, nil
@@ -230,7 +223,7 @@ func (s *Service) connector(name string, server Server, files map[string][]strin
 	if server.Host != "" {
 		return func(server Server) (upstream.Transport, error) { return hosted.New(server.Host) }, nil
 	}
-	held, report, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env, files)
+	held, report, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env, programFiles)
 	if err != nil {
 		return nil, err
 	}
@@ -247,6 +240,33 @@ func (s *Service) connector(name string, server Server, files map[string][]strin
 		cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env)
 		return stdio.New(cfg, deps)
 	}, nil
+}
+
+// newHTTP returns the transport to a server over HTTP.
+func (s *Service) newHTTP(name string, server Server) (upstream.Transport, error) {
+	cfg := streamable.Config{
+		Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
+		Proxy: server.Proxy, ProxyHint: server.ProxyHint, CA: server.CA,
+	}
+	signedIn := func(as accesstoken.Account) (upstream.Transport, error) {
+		own := cfg
+		own.Tokens = accesstoken.New(s.deps.Connections, name, server.URL, as)
+		return streamable.New(own, s.deps.Log)
+	}
+	switch {
+	case server.ForEachPerson:
+		discovery, err := signedIn(accesstoken.Account{ForDiscovery: true})
+		if err != nil {
+			return nil, err
+		}
+		return upstream.EachPerson(discovery, func(person principal.Key) (upstream.Transport, error) {
+			return signedIn(accesstoken.Account{Person: person})
+		}), nil
+	case server.SignsIn:
+		return signedIn(accesstoken.Account{})
+	default:
+		return streamable.New(cfg, s.deps.Log)
+	}
 }
 
 // transport returns the transport to the server. If the server has secrets in the keychain, the transport reads them
@@ -330,9 +350,9 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	return err
 }
 
-// taskSecretText is the text from which a secret of the MCP server is derived, using the journal's key. The journal
-// uses the same key for its digests of call arguments. Because taskSecretText is not JSON, it never equals a call's
-// arguments.
+// taskSecretText is a constant text from which the gateway derives the secret for task ids, using the journal's key.
+// The journal uses the same key for its digests of call arguments. Because taskSecretText is not JSON, it never equals
+// a call's arguments.
 const taskSecretText = "what is not JSON: ids of tasks"
 
 // Sandboxes returns, for each stdio server, a report of what the kernel enforces. Callers must not modify the reports.
@@ -357,8 +377,8 @@ func (s *Service) logSandboxes(ctx context.Context) {
 	}
 }
 
-// InFlight returns, by server name, the number of requests that wait for a response. Servers without such requests are
-// omitted.
+// InFlight returns, by server name, the number of requests that are waiting for a response from the server. Servers
+// without such requests are omitted.
 func (s *Service) InFlight() map[string]int {
 	out := make(map[string]int)
 	for name, up := range s.servers {
@@ -383,9 +403,10 @@ func (s *Service) Health(context.Context) error {
 	return nil
 }
 
-// NotReady returns the reasons why the gateway is not ready, or nil if it is ready. Without the policy service or the
-// journal, no call is allowed. If another service or a server is unavailable, only the calls that need it are refused.
-// Unauthenticated callers may read the reasons, so the reasons contain no details about the machine.
+// NotReady returns the reasons why the gateway is not ready, or nil if it is ready. If the policy service or the
+// journal is unavailable, the gateway refuses all calls. If another service or a server is unavailable, only the calls
+// that need it are refused. Unauthenticated callers may read the reasons, so the reasons contain no details about the
+// machine.
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
@@ -402,9 +423,9 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded returns one sentence for each current problem. The problems are: a mesh service is unavailable or
-// incompatible, rate limits are counted twice, the journal's disk is full, and call arguments cannot be recorded. The
-// result is empty if there is no problem. Unauthenticated callers may read the sentences.
+// Degraded returns one sentence for each current problem, or nil if there is no problem. It reports mesh services that
+// are unavailable, rate limits that are counted twice, a full disk of the journal, and call arguments that cannot be
+// recorded. Unauthenticated callers may read the sentences.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
 	if s.pipeline != nil && s.pipeline.IsMiscounting() {
@@ -454,7 +475,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// drain waits for requests in flight. It cancels requests that take too long.
+// drain waits for requests in flight, and cancels those that take too long.
 func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -473,7 +494,7 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	return nil
 }
 
-// Close closes everything that New has opened. It may be called after Run has returned, or without calling Run.
+// Close closes everything that New opened. It may be called after Run has returned, or without calling Run.
 func (s *Service) Close() error {
 	var errs []error
 	if s.lis != nil {

@@ -13,8 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// limitHome hides the HOME of the gateway's user from a server whose configuration has sandbox.home. The entries listed
-// there and the files of the server's program stay visible. For all other servers, limitHome changes nothing.
+// limitHome hides the HOME of the gateway's user from a server whose configuration has sandbox.home. The entries that
+// sandbox.home lists and the files of the server's program stay visible. For all other servers, limitHome changes
+// nothing.
 func (c *Config) limitHome(name string, rules *sandbox.Rules, files map[string][]string) error {
 	entries := c.Servers[name].Sandbox.Home
 	if len(entries) == 0 {

@@ -31,8 +31,8 @@ func (c *Config) programsRoot() string {
 }
 
 // installation describes how the gateway installs the package of a server that is started with npx. If the gateway does
-// not install the package, the returned Install is nil. In that case, the returned string may explain why the command
-// installs the package at each start. Otherwise the string is empty.
+// not install the package, the returned Install is nil, and the returned string may explain why the command installs
+// the package at each start.
 func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
 	if s.InstallEachStart {
 		return nil, ""
@@ -52,8 +52,8 @@ func (s *Server) installation(name, root string, env config.Env) (in *stdio.Inst
 	return in, ""
 }
 
-// isInstalled reports whether npx runs a program that is already installed: globally, or in the project that contains
-// the server's working directory.
+// isInstalled reports whether npx runs a program that is already installed, either globally or in the project that
+// contains the server's working directory.
 func (s *Server) isInstalled(c *npx.Command, program string) bool {
 	name := c.Name()
 	if c.IsBare() && !strings.Contains(name, "/") && isFile(filepath.Join(filepath.Dir(program), name)) {
@@ -91,7 +91,7 @@ func npmPath(program, path string) string {
 			return file
 		}
 	}
-	return sibling // the start of the server reports that npm is missing
+	return sibling // if npm is missing, the start of the server reports it
 }
 
 // proxies contains the lower-case names of the variables that configure npm's proxies and certificates.
@@ -153,8 +153,9 @@ func digestOf(in *stdio.Install, path string) string {
 }
 
 // installers returns a sandbox with network access for installing a package. If the server has no network access,
-// installers also returns a sandbox without network access for the package's install scripts. Otherwise scripts is nil,
-// and the install scripts run in the first sandbox. A sandbox can write only to the installation's directory.
+// installers also returns a sandbox without network access for the package's install scripts. Otherwise the second
+// sandbox is nil, and the install scripts run in the first sandbox. Both sandboxes can write only to the installation's
+// directory.
 func (c *Config) installers(name string, launcher sandbox.Launcher, env config.Env) (installer, scripts *sandbox.Sandbox, err error) {
 	rules := c.rules(name, env, nil)
 	rules.Private = append(rules.Private, c.programsRoot())
@@ -192,7 +193,7 @@ func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 	return notes
 }
 
-// packagePlace describes the directory in which a command installs its package.
+// packagePlace returns a description of the directory in which a command installs its package.
 func (s *Server) packagePlace() string {
 	_, hasHome := s.Env["HOME"]
 	switch {
@@ -220,11 +221,10 @@ func (s *Service) sweepPrograms(ctx context.Context) {
 	}
 }
 
-// AdoptPackages moves the packages that were installed for these servers from one data directory to another. The
-// parameters from and to are the paths of the two directories. During the move, the gateways of both directories must
-// neither run these servers nor install their packages. The gateway of the directory to can use a package only if its
-// own server has the same command and environment. If AdoptPackages returns an error, some packages may already have
-// been moved.
+// AdoptPackages moves the packages that were installed for the given servers from one data directory to another. During
+// the move, the gateways of both directories must neither run these servers nor install their packages. The gateway of
+// the new directory can use a package only if its own server has the same command and environment. If AdoptPackages
+// returns an error, some packages may already have been moved.
 func AdoptPackages(to, from string, servers []string) error {
 	var errs []error
 	for _, name := range servers {

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// keychainTimeout is the maximum time for reading all keychain entries of a server. It gives a person enough time
-	// to unlock the keychain.
+	// keychainTimeout limits how long the gateway reads all keychain entries of a server. The time is long enough for a
+	// person to unlock the keychain.
 	keychainTimeout = 30 * time.Second
-	// keychainAgain is the time after which a caller may try again if the keychain was not read.
+	// keychainAgain is how long callers should wait before they call again after the keychain could not be read.
 	keychainAgain = 5 * time.Second
 )
 
@@ -33,7 +33,7 @@ func lateServerFrom(f *config.File, s config.Server, env config.Env) (Server, []
 		return out, bad
 	}
 	out.KeychainEntries = slices.Sorted(maps.Keys(entries))
-	out.Secrets = nil // contains empty values
+	out.Secrets = nil // some of the values are empty
 	out.Complete = func(keychain config.Keychain) (Server, error) {
 		server, bad := serverFrom(f, s, resolver{env, keychain})
 		return server, errors.Join(bad...)

@@ -23,8 +23,8 @@ func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	}
 }
 
-// sweepUnused removes the installed packages that no configured server uses, and renames the private directories that
-// no configured server has used for 30 days.
+// sweepUnused removes the installed packages that no configured server uses. It also renames the private directories
+// that no configured server has used for 30 days, so that removeEndedFolders removes them.
 func (s *Service) sweepUnused(ctx context.Context) {
 	s.sweepPrograms(ctx)
 	s.endUnusedFolders(ctx)
@@ -41,7 +41,8 @@ func (s *Service) endUnusedFolders(ctx context.Context) {
 	}
 }
 
-// removeEndedFolders removes the directories that endUnusedFolders has renamed in this process or in an earlier one.
+// removeEndedFolders removes the directories that endUnusedFolders renamed, including those that an earlier process
+// renamed.
 func (s *Service) removeEndedFolders(ctx context.Context) {
 	if err := stdio.WorkRoot(s.cfg.workRoot()).RemoveEnded(ctx, s.deps.Log); err != nil && ctx.Err() == nil {
 		s.deps.Log.WarnContext(ctx, "private folders that no server uses can't be removed; the next start of the gateway tries again", "error", err)
@@ -56,9 +57,9 @@ func lookUp(env config.Env, name string) string {
 	return value
 }
 
-// MissingPrograms returns a sentence for each server whose process cannot be started on this machine. Otherwise an
-// operator would notice the problem only when a call fails. A missing program is not an error, because it may be
-// installed later.
+// MissingPrograms returns a sentence for each server whose process cannot be started on this machine. Without these
+// sentences, an operator would notice the problem only when a call fails. A missing program is not an error, because it
+// may be installed later.
 func (c *Config) MissingPrograms(env config.Env) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
@@ -75,7 +76,8 @@ func (c *Config) MissingPrograms(env config.Env) []string {
 	return out
 }
 
-// warnOfPrograms logs the servers that cannot be started on this machine.
+// warnOfPrograms logs the servers that cannot be started on this machine, and the servers whose packages are installed
+// in a way that an operator may not expect.
 func (s *Service) warnOfPrograms(ctx context.Context) {
 	for _, text := range s.cfg.MissingPrograms(s.deps.Env) {
 		s.deps.Log.WarnContext(ctx, "a server can't be started; calls to it are refused", "reason", text)

@@ -60,7 +60,8 @@ func (s *Service) recordedArguments(ctx context.Context, id string, recorded jou
 	return &gatewayv1.GetRecordedArgumentsResponse{ArgumentsJson: string(raw), Redacted: recorded.IsRedacted}, nil
 }
 
-// maxListedArguments is the maximum size of the arguments of one call in a list of records, in bytes.
+// maxListedArguments limits the size of one call's arguments in a list of records, in bytes. The list omits larger
+// arguments.
 const maxListedArguments = 256 << 10
 
 var errOperatorRequired = errors.New("only operators may read recorded arguments: use the token of an operator")
@@ -82,7 +83,7 @@ func (s *Service) addArguments(rec *gatewayv1.Record) {
 	}
 }
 
-// logArgumentsRead logs how many of the records contain arguments.
+// logArgumentsRead logs how many of the records contain arguments, unless none of them does.
 func (s *Service) logArgumentsRead(ctx context.Context, records ...*gatewayv1.Record) {
 	n, first := 0, ""
 	for _, rec := range records {
@@ -100,7 +101,8 @@ func (s *Service) logRead(ctx context.Context, oldest string, calls int) {
 	s.deps.Log.InfoContext(ctx, "recorded arguments were read", "calls", calls, "decision_id", oldest, "tenant", reader.GetTenant(), "subject", reader.GetSubject(), "token", reader.GetTokenId())
 }
 
-// recordedArgumentsStatus describes the stored copies of arguments. It returns nil if no copies are stored.
+// recordedArgumentsStatus returns the size, the limits and the age of the stored copies of arguments. It returns nil if
+// no copies are stored.
 func (s *Service) recordedArgumentsStatus() *gatewayv1.RecordedArgumentsStatus {
 	usage := s.arguments.Usage()
 	if usage.Bytes == 0 {
@@ -123,7 +125,7 @@ func (c *Config) arguments(dir *datadir.Dir, log *slog.Logger) arguments.Config 
 	}
 }
 
-// argumentsFault describes why arguments can't be recorded, without file names.
+// argumentsFault returns a sentence that says why arguments can't be recorded. The sentence contains no file names.
 func argumentsFault(err error) string {
 	why := "the log of the gateway has the reason"
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {

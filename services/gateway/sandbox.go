@@ -25,8 +25,8 @@ type Sandbox struct {
 	// Read and Write are absolute paths that the sandbox would hide by default. The server may read the paths in Read, and
 	// read and write the paths in Write.
 	Read, Write []string
-	// Home are paths relative to the HOME of the gateway's user. The server may read these paths. If there are any, the
-	// rest of that HOME is hidden from the server.
+	// Home are paths relative to the HOME of the gateway's user. The server may read these paths. If the list is not
+	// empty, the rest of that HOME is hidden from the server.
 	Home []string
 	// NoNetwork is true if the server has no network access.
 	NoNetwork bool
@@ -162,7 +162,7 @@ func SandboxReports(cfg Config, launcher sandbox.Launcher, env config.Env) (map[
 // sandbox returns the sandbox of a server, and a report of the restrictions that the kernel enforces.
 func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env, files map[string][]string) (*sandbox.Sandbox, sandbox.Report, error) {
 	rules := c.rules(name, env, files)
-	rules.Private = append(rules.Private, c.programsRoot()) // no configuration can allow access: see checkSandbox
+	rules.Private = append(rules.Private, c.programsRoot()) // checkSandbox refuses every configuration that allows access to this directory
 	if err := c.limitHome(name, &rules, files); err != nil {
 		return nil, sandbox.Report{}, fmt.Errorf("servers.%s.stdio.sandbox.home: %w", name, err)
 	}

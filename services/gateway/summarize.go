@@ -57,7 +57,7 @@ func (s *Service) SummarizeObservations(ctx context.Context, req *gatewayv1.Summ
 // isCall reports whether a record represents a call. This is the case if it records the intent or the refusal of a
 // call. Refused protocol messages are not calls. Records that count refusals have no method and do not represent calls.
 func isCall(r *journal.Record) bool {
-	switch r.Kind { //nolint:exhaustive // all other kinds are about calls that have an intent, or about no call
+	switch r.Kind { //nolint:exhaustive // all other records belong to a call that has its own intent record, or to no call
 	case journal.KindIntent:
 		return true
 	case journal.KindRefusal:
@@ -67,7 +67,7 @@ func isCall(r *journal.Record) bool {
 	}
 }
 
-// observationKey contains the fields that the calls of one row have in common.
+// observationKey contains the fields that all calls in one row have in common.
 type observationKey struct {
 	server, method, tool, subject, agent string
 	allowed                              bool
@@ -82,8 +82,8 @@ type observationPage struct {
 	size int
 }
 
-// add adds a call to the page. Calls must be added from newest to oldest. If the page has no room for another row, add
-// returns false and adds nothing.
+// add adds the call of a record to the page. Calls must be added from newest to oldest. If the page has no room for
+// another row, add returns false and adds nothing.
 func (p *observationPage) add(r *journal.Record) bool {
 	if r.Observed == (journal.Observed{}) {
 		p.resp.Calls++

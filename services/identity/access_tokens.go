@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/oauth2"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -17,36 +17,43 @@ import (
 )
 
 const (
-	// refreshBefore is how long before its expiry an access token is refreshed, but at most a quarter of its lifetime.
+	// refreshBefore is how long before its expiry an access token is refreshed. A token with a short lifetime is refreshed
+	// when a quarter of its lifetime is left.
 	refreshBefore = 30 * time.Second
-	// minTokenAge is the minimum age of an access token that is refreshed because the server has refused it. A server
-	// that refuses each token would otherwise cause one refresh for each call.
+	// minTokenAge is how old an access token must be before it is refreshed because the server has refused it. Without
+	// this minimum, a server that refuses every token would cause one refresh for each call.
 	minTokenAge = time.Minute
-	// refreshLease is how long one replica may refresh a connection. It is longer than refreshTimeout, so that two
+	// refreshLease is how long only one replica may refresh a connection. It is longer than refreshTimeout, so that two
 	// replicas never use the same refresh token.
 	refreshLease   = 30 * time.Second
 	refreshTimeout = 10 * time.Second
-	// refreshPause is the time after a failed refresh before the next one begins.
+	// refreshPause is the minimum time between a failed refresh and the next one.
 	refreshPause = 5 * time.Second
-	// leasePoll is how often a replica reads a connection that another replica refreshes.
+	// leasePoll is the interval at which a replica reads a connection that another replica is refreshing.
 	leasePoll = 100 * time.Millisecond
 	// saveTimeout is how long a replica tries to store new tokens. saveRetry is the pause between two attempts.
 	saveTimeout = refreshLease - refreshTimeout - time.Second
 	saveRetry   = 500 * time.Millisecond
+	// closeTimeout is how long a shutdown waits for the refreshes in flight.
+	closeTimeout = refreshTimeout + 2*time.Second
 	// maxShownProblem is the maximum length of a stored error, in bytes.
 	maxShownProblem = 1024
+	// refusedProblem is shown to operators if the server has refused an access token that can't be replaced.
+	refusedProblem = "the server refuses the access token, although the token has not expired: sign in with an account and scopes that the server accepts"
 )
 
 // GetAccessToken implements identityv1.ConnectionServiceServer.
 func (c connections) GetAccessToken(ctx context.Context, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
-	if _, err := c.serverNamed(req.GetServer()); err != nil {
+	at, err := c.requestedAccount(req)
+	if err != nil {
 		return nil, connectionStatus(err)
 	}
-	// Concurrent calls share one refresh, which continues if the first of these calls ends.
-	shared := c.refreshes.DoChan(req.GetServer()+"\x00"+req.GetUrl()+"\x00"+strconv.FormatInt(req.GetRefusedGeneration(), 10), func() (any, error) {
+	// Concurrent calls for one account share one refresh, which continues if the first of these calls ends.
+	key := fmt.Sprintf("%q %q %q %t %q %d", at.Server, at.Tenant, at.Person, at.forDiscovery, req.GetUrl(), req.GetRefusedGeneration())
+	shared := c.refreshes.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshLease+refreshTimeout)
 		defer cancel()
-		return c.accessToken(ctx, req)
+		return c.accessToken(ctx, at, req)
 	})
 	select {
 	case <-ctx.Done():
@@ -60,24 +67,50 @@ func (c connections) GetAccessToken(ctx context.Context, req *identityv1.GetAcce
 	}
 }
 
-// accessToken returns a valid access token. It waits if another replica refreshes the token.
-func (c connections) accessToken(ctx context.Context, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
+// requestedAccount returns the account for which the gateway requests a token. It refuses a request that does not fit
+// the configuration, because a gateway with another configuration could use one account for all callers.
+func (c connections) requestedAccount(req *identityv1.GetAccessTokenRequest) (account, error) {
+	of, err := c.serverNamed(req.GetServer())
+	if err != nil {
+		return account{}, err
+	}
+	at := account{store.Key{Server: req.GetServer(), Tenant: req.GetPerson().GetTenant(), Person: req.GetPerson().GetSubject()}, req.GetForDiscovery()}
+	isOfPerson := req.GetPerson() != nil
+	switch {
+	case isOfPerson && at.forDiscovery, of.ForEachPerson != (isOfPerson || at.forDiscovery):
+		return account{}, errDiffers
+	case isOfPerson && !c.deps.Tokens.HasSet():
+		return account{}, errNotImported
+	case isOfPerson && c.deps.Tokens.IsBlocked(&identityv1.Principal{Tenant: at.Tenant, Subject: at.Person}):
+		return account{}, errIsBlocked
+	default:
+		return at, nil
+	}
+}
+
+// accessToken returns a valid access token of an account. It waits if another replica refreshes the token.
+func (c connections) accessToken(ctx context.Context, at account, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
 	for {
-		found, err := c.store.Connection(ctx, req.GetServer())
+		server, err := c.serverNamed(at.Server)
+		if err != nil {
+			return nil, err
+		}
+		found, err := c.store.Connection(ctx, at.Key)
 		if err != nil {
 			return nil, loginIfUnknown(err)
 		}
-		granted, err := c.usableGrant(&found, req.GetUrl())
+		granted, err := c.usableGrant(at, &found, &server, req.GetUrl())
 		if err != nil {
 			return nil, err
 		}
 		if !c.needsRefresh(&found, req.GetRefusedGeneration(), time.Now()) {
+			c.recordRefusal(ctx, &found, req)
 			return packAccessToken(&found, granted), nil
 		}
-		refreshed, err := c.refresh(ctx, &found, granted)
+		refreshed, err := c.refresh(ctx, at, &found, granted)
 		switch {
 		case err == nil:
-			granted, err = c.openGrant(refreshed)
+			granted, err = c.openGrant(at, refreshed)
 			return packAccessToken(refreshed, granted), err
 		case !errors.Is(err, errRefreshPending), time.Now().Before(found.Expires) && req.GetRefusedGeneration() != found.Generation:
 			return orStillValid(&found, granted, req, err)
@@ -92,27 +125,46 @@ func (c connections) accessToken(ctx context.Context, req *identityv1.GetAccessT
 
 func loginIfUnknown(err error) error {
 	if errors.Is(err, store.ErrConnectionUnknown) {
-		return fmt.Errorf("%w: %w", errLoginRequired, errors.New("no operator has connected it"))
+		return fmt.Errorf("%w: %w", errLoginRequired, errors.New("it was never connected"))
 	}
 	return err
 }
 
-// usableGrant returns the grant of a connection, if its tokens may be sent to the given URL.
-func (c connections) usableGrant(of *store.Connection, to string) (*grant, error) {
+// usableGrant returns the grant of a connection, if its tokens may be sent to the given URL, and if they were issued to
+// the OAuth client of the configuration. The grant contains the client's current secret.
+func (c connections) usableGrant(at account, of *store.Connection, server *OAuthServer, to string) (*grant, error) {
 	switch {
 	case of.LoginRequired && of.Problem != "":
 		return nil, fmt.Errorf("%w: %s", errLoginRequired, of.Problem)
 	case of.LoginRequired:
 		return nil, fmt.Errorf("%w: its connection was deleted", errLoginRequired)
 	}
-	granted, err := c.openGrant(of)
+	granted, err := c.openGrant(at, of)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errLoginRequired, err)
 	case granted.Client.Server != to:
 		return nil, fmt.Errorf("%w: it was connected at another URL", errLoginRequired)
 	}
+	if err := server.update(&granted.Client); err != nil {
+		return nil, fmt.Errorf("%w: %w", errLoginRequired, err)
+	}
 	return granted, nil
+}
+
+// recordRefusal records whether the server refuses an access token that can't be replaced, because it is new or because
+// there is no refresh token. An operator sees a refusal until the server accepts the token or there is another one.
+func (c connections) recordRefusal(ctx context.Context, of *store.Connection, req *identityv1.GetAccessTokenRequest) {
+	isRefused, isAccepted := req.GetRefusedGeneration() == of.Generation, req.GetAcceptedGeneration() == of.Generation
+	if isRefused == of.IsRefused() || !isRefused && !isAccepted {
+		return
+	}
+	if isRefused {
+		c.deps.Log.WarnContext(ctx, refusedProblem, "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "refreshed", of.Refreshed, "expires", of.Expires)
+	}
+	if err := c.store.RecordRefusal(ctx, of.Key, of.Generation, isRefused); err != nil {
+		c.deps.Log.WarnContext(ctx, "it could not be stored whether a server refuses its access token; sluice connections shows an old state", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "refused", isRefused, "error", err)
+	}
 }
 
 // needsRefresh reports whether an access token expires soon, or was refused by the server.
@@ -140,27 +192,31 @@ func orStillValid(of *store.Connection, granted *grant, req *identityv1.GetAcces
 func packAccessToken(of *store.Connection, granted *grant) *identityv1.GetAccessTokenResponse {
 	resp := &identityv1.GetAccessTokenResponse{AccessToken: granted.AccessToken, Generation: of.Generation}
 	if !of.Expires.IsZero() {
-		resp.Expires = timestamppb.New(of.Expires)
+		resp.Expires, resp.ExpiresIn = timestamppb.New(of.Expires), durationpb.New(max(0, time.Until(of.Expires)))
 	}
 	return resp
 }
 
-// refresh replaces the tokens of a connection. It returns errRefreshPending if another replica does this, or has done it
-// since the connection was read.
+// refresh replaces the tokens of a connection. It returns errRefreshPending if another replica is replacing them, or
+// has replaced them since the connection was read.
 //
 // The lease is stored before the refresh token is used. If this process ends in between, the next replica tries the
 // same refresh token once, after the lease has ended. An authorization server may refuse it then, because it was used,
-// and an operator has to connect the server again.
-func (c connections) refresh(ctx context.Context, of *store.Connection, granted *grant) (*store.Connection, error) {
+// and the server has to be connected again.
+func (c connections) refresh(ctx context.Context, at account, of *store.Connection, granted *grant) (*store.Connection, error) {
+	if !c.refreshing.begin() {
+		return nil, errClosing
+	}
+	defer c.refreshing.end()
 	if granted.RefreshToken == "" {
 		return nil, c.endConnection(ctx, of, "the access token has expired, and the authorization server has issued no refresh token")
 	}
-	now, begun, err := c.store.BeginRefresh(ctx, of.Server, of.Generation, c.replica, refreshLease)
+	now, begun, err := c.store.BeginRefresh(ctx, of.Key, of.Generation, c.replica, refreshLease)
 	switch {
 	case err != nil:
 		return nil, loginIfUnknown(err)
-	case !begun && now.Generation == of.Generation && now.Problem != "" && !now.LoginRequired:
-		return nil, fmt.Errorf("%w: %s", errServerAway, now.Problem)
+	case !begun && now.Generation == of.Generation && now.Lease == "" && now.Problem != "" && !now.LoginRequired:
+		return nil, fmt.Errorf("%w: %s", errRefreshFailed, now.Problem)
 	case !begun:
 		return nil, errRefreshPending
 	}
@@ -179,10 +235,10 @@ func (c connections) refresh(ctx context.Context, of *store.Connection, granted 
 	if _, isNamed := answer.Extra("scope").(string); isNamed {
 		next.Scopes = grantedScopes(answer, &granted.Client)
 	}
-	return c.saveRefresh(ctx, &next, &renewed)
+	return c.saveRefresh(ctx, at, &next, &renewed)
 }
 
-// requestRefresh uses the refresh token once (RFC 6749, section 6).
+// requestRefresh requests new tokens with the refresh token (RFC 6749, section 6). It sends only one request.
 func (c connections) requestRefresh(ctx context.Context, name string, granted *grant) (*oauth2.Token, error) {
 	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
@@ -194,48 +250,48 @@ func (c connections) requestRefresh(ctx context.Context, name string, granted *g
 	options := append(granted.Client.resourceOption(), oauth2.SetAuthURLParam("grant_type", "refresh_token"), oauth2.SetAuthURLParam("refresh_token", granted.RefreshToken))
 	answer, err := granted.Client.config("").Exchange(ctx, "", options...)
 	if err != nil {
-		return nil, tokenEndpointError(err, errLoginRequired)
+		return nil, tokenEndpointError(err, granted.Client.refreshRefusal(err))
 	}
 	return answer, checkTokenAnswer(answer)
 }
 
 // saveRefresh stores the new tokens before they are used. The old refresh token may not be valid any more, so
 // saveRefresh tries again if the store is unavailable.
-func (c connections) saveRefresh(ctx context.Context, next *store.Connection, renewed *grant) (*store.Connection, error) {
+func (c connections) saveRefresh(ctx context.Context, at account, next *store.Connection, renewed *grant) (*store.Connection, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 	for {
-		stored, err := c.store.FinishRefresh(ctx, *next, c.replica, c.sealerOf(next.Server, renewed))
+		stored, err := c.store.FinishRefresh(ctx, *next, c.replica, c.sealerOf(at, renewed))
 		switch {
 		case err == nil:
 			return &stored, nil
-		case errors.Is(err, store.ErrConnectionChanged): // an operator has connected or disconnected the server meanwhile
+		case errors.Is(err, store.ErrConnectionChanged): // the server was connected or disconnected meanwhile
 			return nil, errRefreshPending
 		}
 		select {
 		case <-ctx.Done():
-			c.deps.Log.ErrorContext(ctx, "the new tokens of a server could not be stored, and are lost; if its authorization server does not accept the old refresh token, an operator has to connect the server again", "server", next.Server, "error", err)
+			c.deps.Log.ErrorContext(ctx, "the new tokens of a server could not be stored, and are lost; if its authorization server does not accept the old refresh token, the server has to be connected again", "server", next.Server, "tenant", next.Tenant, "subject", next.Person, "error", err)
 			return nil, err
 		case <-time.After(saveRetry):
 		}
 	}
 }
 
-// failRefresh records a failed refresh. Errors of the authorization server other than its unavailability last until an
-// operator connects the server again.
+// failRefresh records a failed refresh. Errors of the authorization server other than its unavailability last until the
+// server is connected again.
 func (c connections) failRefresh(ctx context.Context, of *store.Connection, why error) {
 	ends := errors.Is(why, errLoginRequired)
-	c.deps.Log.WarnContext(ctx, "the access token of a server could not be refreshed", "server", of.Server, "login_required", ends, "error", why)
+	c.deps.Log.WarnContext(ctx, "the access token of a server could not be refreshed", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "login_required", ends, "error", why)
 	saving, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshTimeout)
 	defer cancel()
-	if err := c.store.FailRefresh(saving, of.Server, of.Generation, c.replica, problemText(why), ends, refreshPause); err != nil && !errors.Is(err, store.ErrConnectionChanged) {
-		c.deps.Log.WarnContext(ctx, "the failed refresh of a server could not be stored; the next refresh begins when its lease ends", "server", of.Server, "error", err)
+	if err := c.store.FailRefresh(saving, of.Key, of.Generation, c.replica, problemText(why), ends, refreshPause); err != nil && !errors.Is(err, store.ErrConnectionChanged) {
+		c.deps.Log.WarnContext(ctx, "the failed refresh of a server could not be stored; the next refresh begins when its lease ends", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "error", err)
 	}
 }
 
-// endConnection records that an operator has to connect a server again.
+// endConnection records that a server has to be connected again.
 func (c connections) endConnection(ctx context.Context, of *store.Connection, why string) error {
-	_, begun, err := c.store.BeginRefresh(ctx, of.Server, of.Generation, c.replica, refreshLease)
+	_, begun, err := c.store.BeginRefresh(ctx, of.Key, of.Generation, c.replica, refreshLease)
 	if err != nil || !begun {
 		return errors.Join(err, fmt.Errorf("%w: %s", errLoginRequired, why))
 	}
@@ -244,8 +300,12 @@ func (c connections) endConnection(ctx context.Context, of *store.Connection, wh
 	return ended
 }
 
-// problemText returns an error for operators, without the class of the error.
+// problemText returns the message of an error for operators, without the general beginning that many errors share.
 func problemText(err error) string {
-	text := withoutControls(strings.TrimPrefix(strings.TrimPrefix(err.Error(), errLoginRequired.Error()+": "), errServerAway.Error()+": "))
+	text := err.Error()
+	for _, class := range []error{errLoginRequired, errServerAway} {
+		text = strings.TrimPrefix(text, class.Error()+": ")
+	}
+	text = withoutControls(text)
 	return strings.ToValidUTF8(text[:min(len(text), maxShownProblem)], "")
 }

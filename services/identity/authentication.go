@@ -27,8 +27,8 @@ func authenticationParameters(want *identityv1.AuthenticationRequest) (out []oau
 
 // limitAuthentication returns an error if the authentication that an ID token contains is in the future, or is not the
 // requested one (OpenID Connect Core, section 3.1.3.7). Issuers may ignore what was requested. The clocks of the mesh
-// and the issuer may differ by leeway. An authentication that is a little ahead counts as made now, so that it is never
-// recent for longer.
+// and the issuer may differ by leeway. If the time of the authentication is slightly in the future, limitAuthentication
+// replaces it with the current time, so that the authentication does not count as recent for too long.
 func limitAuthentication(person *identityv1.Principal, want *identityv1.AuthenticationRequest, leeway time.Duration, now time.Time) error {
 	at, age, values := person.GetAuthTime(), want.GetMaxAge(), want.GetAcrValues()
 	switch {

@@ -23,16 +23,17 @@ import (
 type Config struct {
 	Identities
 
-	// Source is the store of the tokens: `sqlite`, or the URL of a PostgreSQL database. Data is the data directory, which
-	// contains the SQLite database.
+	// Source is the store of the tokens, which is `sqlite`, or the URL of a PostgreSQL database. Data is the data
+	// directory, which contains the SQLite database.
 	Source, Data string
-	// Apart is true if other services run in other processes, and may use the tokens of an earlier process for a while.
+	// Apart is true if other services run in separate processes. For a while, these services may use the tokens that they
+	// received from an earlier identity process.
 	Apart bool
 	// SealKey is the key that encrypts the tokens of connections, as 64 hexadecimal digits. If it is empty, SQLite uses a
 	// key file in the data directory, and PostgreSQL stores no connections.
 	SealKey string
-	// RefreshBefore is how long before its expiry an access token for a server is refreshed. Zero means 30 s, but at most
-	// a quarter of the token's lifetime.
+	// RefreshBefore is how long before its expiry an access token for a server is refreshed. Zero means 30 s, or a quarter
+	// of the token's lifetime if that is shorter.
 	RefreshBefore time.Duration
 	// MaxStoreAge is how long the service confirms tokens while a PostgreSQL database is unavailable. After that time,
 	// no token is accepted.

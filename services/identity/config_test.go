@@ -129,6 +129,33 @@ func TestFromFile_FailsForInvalidTokens(t *testing.T) {
 	}
 }
 
+// The proxy of a server is resolved. The environment names the proxy if the configuration says so, or names none.
+func TestFromFile_ResolvesTheProxyOfAServer(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ proxy, want, problem string }{
+		"a URL":           {`, proxy: "http://me:${env:PASSWORD}@proxy.example.com:3128"`, "http://me:secret@proxy.example.com:3128", ""},
+		"none":            {"", "", ""},
+		"the environment": {", proxy: env", "", ""},
+		"not a URL":       {`, proxy: "${env:PASSWORD}"`, "", "servers.wiki.http.proxy: it is not the http or https URL"},
+		"not set":         {`, proxy: "${env:OTHER}"`, "", "servers.wiki.http.proxy: the environment variable OTHER is not set"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := load(t, "    - {name: a, token: "+oneText+", role: agent}\nservers:\n  wiki: {http: {url: https://wiki.example.com/mcp"+c.proxy+"}, credentials: {as: shared, oauth: {}}}\n", nil)
+			got, err := identity.FromFile(f, env("PASSWORD", "secret"))
+			if c.problem != "" {
+				if err == nil || !strings.Contains(err.Error(), c.problem) || strings.Contains(err.Error(), "secret") {
+					t.Errorf("the error is %v", err)
+				}
+				return
+			}
+			if err != nil || got.Servers["wiki"].Proxy != c.want {
+				t.Errorf("the proxy is %q, %v", got.Servers["wiki"].Proxy, err)
+			}
+		})
+	}
+}
+
 func TestFromFile_NamesEveryInvalidToken(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: short, role: agent}\n    - {name: b, sha256: short, role: agent}\n", nil)

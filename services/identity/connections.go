@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -21,31 +20,39 @@ import (
 	"github.com/sluice-mesh/sluice/services/identity/internal/seal"
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
 const (
-	// attemptLife is how long an operator may take to sign in at a server.
+	// attemptLife is how long a person may take to sign in at a server.
 	attemptLife = 15 * time.Minute
-	// startTimeout is the timeout for finding the authorization server and for registering a client.
+	// startTimeout limits how long it may take to find the authorization server and to register a client.
 	startTimeout = 25 * time.Second
-	// maxAttempt is the maximum size of an attempt that is not encrypted, in bytes.
+	// maxAttempt is the maximum size, in bytes, of an attempt before it is encrypted.
 	maxAttempt = 16<<10 - 64
-	// minLife is the minimum lifetime of an access token. A shorter one counts as unknown.
+	// minLife is the minimum lifetime of an access token. A shorter lifetime counts as unknown.
 	minLife = 2 * time.Second
+	// maxListed is the maximum number of connections of people in one response.
+	maxListed = 200
 	// attemptPurpose is the purpose of sealed attempts.
 	attemptPurpose = "attempt"
 )
 
 var (
 	errServerUnknown  = errors.New("the configuration has no server of this name with `credentials`")
-	errConnectTenant  = errors.New("only operators of the tenant \"default\" can connect servers, because all tenants use them")
-	errAttemptEnded   = errors.New("the sign-in at the server has to be started again: it took too long, another operator has started it, or the configuration of the server has changed")
+	errConnectTenant  = errors.New("only operators of the tenant \"default\" can connect or disconnect this account, because it belongs to no person")
+	errOthersAccount  = errors.New("only operators can disconnect the account of another person")
+	errDiffers        = errors.New("the request does not fit the configuration of the server: with `as: person` each request needs a person or is for listing tools, with `as: shared` neither; use the same configuration everywhere")
+	errManySignIns    = errors.New("you have started too many sign-ins at servers: try again in some minutes")
+	errAttemptEnded   = errors.New("the sign-in at the server has to be started again: it took too long, another person has started it, or the configuration of the server has changed")
 	errCodeRefused    = errors.New("the authorization server has refused the sign-in")
-	errLoginRequired  = errors.New("the mesh is not signed in at the server")
+	errLoginRequired  = errors.New("there is no sign-in at the server")
 	errRefreshPending = errors.New("another replica is refreshing the access token")
+	errRefreshFailed  = errors.New("the access token could not be refreshed a short time ago")
+	errClosing        = errors.New("this replica of the identity service is stopping")
+	errClientRefused  = errors.New("the authorization server does not accept the client of the configuration: write its current secret into credentials.oauth.client_secret")
 )
 
 // connections implements identityv1.ConnectionServiceServer. It is safe for concurrent use.
@@ -54,15 +61,45 @@ type connections struct {
 	*Service
 }
 
-// attempt is a sign-in at a server that an operator has started. The operator's program stores it encrypted.
+// account identifies an account at a server.
+type account struct {
+	store.Key
+	// forDiscovery is true if the account is only for listing the tools of a server at which each person uses her own
+	// account.
+	forDiscovery bool
+}
+
+// sealPurpose returns the purpose for which the grant of an account is encrypted. A grant can therefore not be used for
+// another person, and a grant for listing tools not for calls.
+func (a account) sealPurpose(generation int64) string {
+	purpose := "grant/" + a.Server + "/" + strconv.FormatInt(generation, 10)
+	switch {
+	case a.Person != "":
+		return purpose + "/person/" + a.Tenant + "/" + a.Person
+	case a.forDiscovery:
+		return purpose + "/discovery"
+	default:
+		return purpose
+	}
+}
+
+// attempt is a sign-in at a server that a person has started. The person's program stores it encrypted.
 type attempt struct {
-	Name     string      `json:"name"`
-	Client   oauthClient `json:"client"`
-	Redirect string      `json:"redirect"`
-	Verifier string      `json:"verifier"`
-	// Operator identifies the token of the operator.
+	Name string `json:"name"`
+	// Tenant and Person identify the person whose account it is, unless it belongs to no person.
+	Tenant       string      `json:"tenant,omitzero"`
+	Person       string      `json:"person,omitzero"`
+	ForDiscovery bool        `json:"forDiscovery,omitzero"`
+	Client       oauthClient `json:"client"`
+	Redirect     string      `json:"redirect"`
+	Verifier     string      `json:"verifier"`
+	// Operator identifies the token of the person who has started the sign-in.
 	Operator string    `json:"operator"`
 	Started  time.Time `json:"started"`
+}
+
+func (a *attempt) account() account {
+	return account{store.Key{Server: a.Name, Tenant: a.Tenant, Person: a.Person}, a.ForDiscovery}
 }
 
 // grant is what a connection stores encrypted.
@@ -72,7 +109,7 @@ type grant struct {
 	RefreshToken string      `json:"refreshToken,omitzero"`
 }
 
-// serverNamed returns a server of the configuration at which the mesh signs in.
+// serverNamed returns the configured server with the given name, if the mesh signs in at this server.
 func (c connections) serverNamed(name string) (OAuthServer, error) {
 	of, ok := c.tokens.identities().Servers[name]
 	if !ok {
@@ -81,13 +118,31 @@ func (c connections) serverNamed(name string) (OAuthServer, error) {
 	return of, nil
 }
 
+// ownAccount returns the account at a server that the caller may connect: her own, or one that belongs to no person.
+func (c connections) ownAccount(ctx context.Context, name string, forDiscovery bool) (account, OAuthServer, error) {
+	caller := authn.CallerOf(ctx)
+	of, err := c.serverNamed(name)
+	switch {
+	case err != nil:
+		return account{}, of, err
+	case !of.ForEachPerson && forDiscovery:
+		return account{}, of, errDiffers
+	case of.ForEachPerson && !forDiscovery:
+		return account{Key: store.Key{Server: name, Tenant: caller.Tenant(), Person: caller.Person.GetSubject()}}, of, nil
+	case !caller.OperatesInstallation():
+		return account{}, of, errConnectTenant
+	default:
+		return account{store.Key{Server: name}, forDiscovery}, of, nil
+	}
+}
+
 // StartConnection implements identityv1.ConnectionServiceServer.
 func (c connections) StartConnection(ctx context.Context, req *identityv1.StartConnectionRequest) (*identityv1.StartConnectionResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	resp, err := c.start(ctx, req)
 	if err != nil {
-		c.deps.Log.WarnContext(ctx, "the sign-in at a server could not be started", "server", req.GetServer(), "error", err)
+		c.deps.Log.WarnContext(ctx, "the sign-in at a server could not be started", "server", req.GetServer(), "tenant", authn.CallerOf(ctx).Tenant(), "subject", authn.CallerOf(ctx).Person.GetSubject(), "error", err)
 		return nil, connectionStatus(err)
 	}
 	return resp, nil
@@ -95,12 +150,12 @@ func (c connections) StartConnection(ctx context.Context, req *identityv1.StartC
 
 func (c connections) start(ctx context.Context, req *identityv1.StartConnectionRequest) (*identityv1.StartConnectionResponse, error) {
 	caller := authn.CallerOf(ctx)
-	if !caller.OperatesInstallation() {
-		return nil, errConnectTenant
-	}
-	of, err := c.serverNamed(req.GetServer())
-	if err != nil {
+	own, of, err := c.ownAccount(ctx, req.GetServer(), req.GetForDiscovery())
+	switch {
+	case err != nil:
 		return nil, err
+	case !c.starts.allow(principal.Of(caller.Person)):
+		return nil, errManySignIns
 	}
 	if !isLoopbackRedirect(req.GetRedirectUri()) {
 		return nil, fmt.Errorf("%w: the redirect URI is not http on 127.0.0.1 or ::1 (RFC 8252, section 7.3)", errCodeRefused)
@@ -115,7 +170,7 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 	}
 	state, verifier := rand.Text(), oauth2.GenerateVerifier()
 	raw, err := json.Marshal(attempt{
-		Name: req.GetServer(), Client: *client, Redirect: req.GetRedirectUri(), Verifier: verifier, Operator: caller.Person.GetTokenId(), Started: time.Now(),
+		Name: own.Server, Tenant: own.Tenant, Person: own.Person, ForDiscovery: own.forDiscovery, Client: *client, Redirect: req.GetRedirectUri(), Verifier: verifier, Operator: caller.Person.GetTokenId(), Started: time.Now(),
 	})
 	if err != nil {
 		return nil, err
@@ -129,7 +184,7 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 	}, nil
 }
 
-// openAttempt decrypts an attempt, and refuses it if it can't be finished any more.
+// openAttempt decrypts an attempt. It returns errAttemptEnded if the attempt can't be finished any more.
 func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, error) {
 	var opened attempt
 	key, err := c.sealKey()
@@ -139,11 +194,12 @@ func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, 
 	if err != nil || json.Unmarshal(sealed, &opened) != nil {
 		return nil, errAttemptEnded
 	}
-	of, err := c.serverNamed(opened.Name)
+	own, of, err := c.ownAccount(ctx, opened.Name, opened.ForDiscovery)
 	if err != nil {
 		return nil, err
 	}
-	if opened.Operator != authn.CallerOf(ctx).Person.GetTokenId() || time.Since(opened.Started) > attemptLife || of.URL != opened.Client.Server {
+	isOurs := own == opened.account() && opened.Operator == authn.CallerOf(ctx).Person.GetTokenId() && time.Since(opened.Started) <= attemptLife
+	if !isOurs || of.URL != opened.Client.Server || of.update(&opened.Client) != nil {
 		return nil, errAttemptEnded
 	}
 	return &opened, nil
@@ -152,28 +208,37 @@ func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, 
 // FinishConnection implements identityv1.ConnectionServiceServer.
 func (c connections) FinishConnection(ctx context.Context, req *identityv1.FinishConnectionRequest) (*identityv1.FinishConnectionResponse, error) {
 	caller := authn.CallerOf(ctx)
-	if !caller.OperatesInstallation() {
-		return nil, connectionStatus(errConnectTenant)
-	}
 	begun, err := c.openAttempt(ctx, req.GetAttempt())
 	if err != nil {
 		return nil, connectionStatus(err)
 	}
 	answer, err := c.exchange(ctx, begun, req.GetCode())
 	if err != nil {
-		c.deps.Log.WarnContext(ctx, "the sign-in at a server has failed", "server", begun.Name, "error", err)
+		c.deps.Log.WarnContext(ctx, "the sign-in at a server has failed", "server", begun.Name, "tenant", caller.Tenant(), "subject", caller.Person.GetSubject(), "error", err)
 		return nil, connectionStatus(err)
 	}
 	granted := grant{Client: begun.Client, AccessToken: answer.AccessToken, RefreshToken: answer.RefreshToken}
 	stored, err := c.store.Connect(ctx, store.Connection{
-		Server: begun.Name, Issuer: begun.Client.Issuer, Scopes: grantedScopes(answer, &begun.Client), HasRefreshToken: answer.RefreshToken != "",
+		Key: begun.account().Key, Issuer: begun.Client.Issuer, Scopes: grantedScopes(answer, &begun.Client), HasRefreshToken: answer.RefreshToken != "",
 		ConnectedByTenant: caller.Tenant(), ConnectedBy: caller.Person.GetSubject(), Expires: answer.Expiry,
-	}, c.sealerOf(begun.Name, &granted))
+	}, c.sealerOf(begun.account(), &granted))
 	if err != nil {
 		return nil, connectionStatus(err)
 	}
-	c.deps.Log.InfoContext(ctx, "an operator has connected a server", "server", begun.Name, "issuer", begun.Client.Issuer, "operator", caller.Person.GetSubject(), "expires", stored.Expires)
-	return &identityv1.FinishConnectionResponse{Connection: packConnection(&stored)}, nil
+	c.deps.Log.InfoContext(ctx, "a person has connected a server", "server", begun.Name, "issuer", begun.Client.Issuer, "account", accountKind(begun.account()), "tenant", caller.Tenant(), "subject", caller.Person.GetSubject(), "expires", stored.Expires)
+	return &identityv1.FinishConnectionResponse{Connection: packConnection(begun.account(), &stored)}, nil
+}
+
+// accountKind returns, for the log, who uses an account.
+func accountKind(of account) string {
+	switch {
+	case of.Person != "":
+		return "person"
+	case of.forDiscovery:
+		return "discovery"
+	default:
+		return "shared"
+	}
 }
 
 // exchange exchanges the authorization code of an attempt for tokens.
@@ -204,8 +269,8 @@ func (c connections) oauthContext(ctx context.Context, name string) (context.Con
 	return context.WithValue(ctx, oauth2.HTTPClient, client), client.CloseIdleConnections, nil
 }
 
-// checkTokenAnswer refuses tokens that the gateway can't send. An expiry that has passed counts as unknown, because each
-// call would otherwise cause a refresh.
+// checkTokenAnswer refuses tokens that the gateway can't send. An expiry that is less than minLife away counts as
+// unknown, because each call would otherwise cause a refresh.
 func checkTokenAnswer(answer *oauth2.Token) error {
 	const most = 16 << 10
 	if time.Until(answer.Expiry) < minLife {
@@ -223,8 +288,8 @@ func checkTokenAnswer(answer *oauth2.Token) error {
 	}
 }
 
-// tokenEndpointError converts an error of a token endpoint (RFC 6749, section 5.2). refused is the error if the
-// authorization server has refused the request.
+// tokenEndpointError converts an error of a token endpoint (RFC 6749, section 5.2). If the authorization server has
+// refused the request, the result wraps the second argument.
 func tokenEndpointError(err, refused error) error {
 	answer, ok := errors.AsType[*oauth2.RetrieveError](err)
 	switch {
@@ -234,13 +299,14 @@ func tokenEndpointError(err, refused error) error {
 		answer.Response.StatusCode >= http.StatusInternalServerError || answer.Response.StatusCode == http.StatusTooManyRequests:
 		return fmt.Errorf("%w: the token endpoint has answered %s", errServerAway, answer.Response.Status)
 	default:
-		// The description can repeat the refused token, and the code is a text of the authorization server, too.
+		// The description is not shown, because it can contain the refused token. The code is shortened, because the
+		// authorization server chooses it.
 		return fmt.Errorf("%w: the token endpoint has answered %q", refused, shorten(withoutControls(answer.ErrorCode)))
 	}
 }
 
-// grantedScopes returns the scopes of an answer, separated by spaces. An answer without them grants what was requested
-// (RFC 6749, section 5.1).
+// grantedScopes returns the scopes of an answer, separated by spaces. An answer without scopes grants the requested
+// scopes (RFC 6749, section 5.1).
 func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
 	if text, ok := answer.Extra("scope").(string); ok && text != "" {
 		return strings.ToValidUTF8(withoutControls(text[:min(len(text), maxAskedScopes)]), "")
@@ -248,7 +314,7 @@ func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
 	return strings.Join(client.Scopes, " ")
 }
 
-// withoutControls replaces control characters with spaces. PostgreSQL stores no NUL.
+// withoutControls replaces control characters with spaces, because PostgreSQL can't store NUL.
 func withoutControls(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -258,113 +324,28 @@ func withoutControls(text string) string {
 	}, text)
 }
 
-// sealerOf returns a function that encrypts a grant for a server and a generation.
-func (c connections) sealerOf(server string, granted *grant) store.Sealer {
+// sealerOf returns a function that encrypts a grant for an account and a generation.
+func (c connections) sealerOf(of account, granted *grant) store.Sealer {
 	raw, err1 := json.Marshal(granted)
 	key, err2 := c.sealKey()
 	if err := errors.Join(err1, err2); err != nil {
 		return func(int64) ([]byte, error) { return nil, err }
 	}
-	return func(generation int64) ([]byte, error) { return key.Seal(raw, grantPurpose(server, generation)), nil }
+	return func(generation int64) ([]byte, error) { return key.Seal(raw, of.sealPurpose(generation)), nil }
 }
 
-func grantPurpose(server string, generation int64) string {
-	return "grant/" + server + "/" + strconv.FormatInt(generation, 10)
-}
-
-// openGrant decrypts the grant of a connection.
-func (c connections) openGrant(of *store.Connection) (*grant, error) {
+// openGrant decrypts the grant of the connection of an account.
+func (c connections) openGrant(at account, of *store.Connection) (*grant, error) {
 	key, err := c.sealKey()
 	if err != nil {
 		return nil, err
 	}
-	raw, err := key.Open(of.Sealed, grantPurpose(of.Server, of.Generation))
+	raw, err := key.Open(of.Sealed, at.sealPurpose(of.Generation))
 	if err != nil {
 		return nil, err
 	}
 	granted := new(grant)
 	return granted, json.Unmarshal(raw, granted)
-}
-
-// all returns the connections to all servers at which the mesh signs in, sorted by server.
-func (c connections) all(ctx context.Context) (out []*store.Connection, err error) {
-	servers := c.tokens.identities().Servers
-	if len(servers) == 0 {
-		return nil, nil
-	}
-	all, err := c.store.Connections(ctx)
-	if err != nil {
-		return nil, err
-	}
-	byServer := make(map[string]*store.Connection, len(all))
-	for i := range all {
-		byServer[all[i].Server] = &all[i]
-	}
-	for _, name := range slices.Sorted(maps.Keys(servers)) {
-		found := byServer[name]
-		if found == nil {
-			found = &store.Connection{Server: name, LoginRequired: true}
-		}
-		if granted, err := c.openGrant(found); err != nil || granted.Client.Server != servers[name].URL {
-			found.LoginRequired = true
-		}
-		out = append(out, found)
-	}
-	return out, nil
-}
-
-// countStates returns the number of connections in each state.
-func (c connections) countStates(ctx context.Context) (map[string]int64, error) {
-	all, err := c.all(ctx)
-	states := make(map[string]int64)
-	for _, one := range all {
-		states[enum.Name(stateOf(one))]++
-	}
-	return states, err
-}
-
-// ListConnections implements identityv1.ConnectionServiceServer.
-func (c connections) ListConnections(ctx context.Context, _ *identityv1.ListConnectionsRequest) (*identityv1.ListConnectionsResponse, error) {
-	all, err := c.all(ctx)
-	if err != nil {
-		return nil, connectionStatus(err)
-	}
-	resp := new(identityv1.ListConnectionsResponse)
-	for _, one := range all {
-		packed := packConnection(one)
-		if !authn.CallerOf(ctx).OperatesInstallation() {
-			packed.ConnectedBy, packed.Problem = "", ""
-		}
-		resp.Connections = append(resp.Connections, packed)
-	}
-	return resp, nil
-}
-
-func stateOf(c *store.Connection) identityv1.ConnectionState {
-	if c.LoginRequired {
-		return identityv1.ConnectionState_CONNECTION_STATE_LOGIN_REQUIRED
-	}
-	return identityv1.ConnectionState_CONNECTION_STATE_CONNECTED
-}
-
-func packConnection(c *store.Connection) *identityv1.Connection {
-	return &identityv1.Connection{
-		Server: c.Server, State: stateOf(c), Issuer: c.Issuer, Scopes: strings.Fields(c.Scopes), Connected: packTime(c.Connected), ConnectedBy: c.ConnectedBy,
-		Refreshed: packTime(c.Refreshed), Expires: packTime(c.Expires), HasRefreshToken: c.HasRefreshToken, Problem: c.Problem,
-	}
-}
-
-// DeleteConnection implements identityv1.ConnectionServiceServer.
-func (c connections) DeleteConnection(ctx context.Context, req *identityv1.DeleteConnectionRequest) (*identityv1.DeleteConnectionResponse, error) {
-	caller := authn.CallerOf(ctx)
-	if !caller.OperatesInstallation() {
-		return nil, connectionStatus(errConnectTenant)
-	}
-	if err := c.store.Disconnect(ctx, req.GetServer()); err != nil {
-		return nil, connectionStatus(err)
-	}
-	c.deps.Log.InfoContext(ctx, "an operator has deleted a connection", "server", req.GetServer(), "operator", caller.Person.GetSubject())
-	return new(identityv1.DeleteConnectionResponse), nil
 }
 
 // connectionStatus adds a gRPC code and a reason to an error about a connection.
@@ -377,12 +358,22 @@ func connectionStatus(err error) error {
 		{errServerUnknown, codes.NotFound, "SERVER_UNKNOWN"},
 		{store.ErrConnectionUnknown, codes.NotFound, "CONNECTION_UNKNOWN"},
 		{errConnectTenant, codes.PermissionDenied, "TENANT_REFUSED"},
+		{errOthersAccount, codes.PermissionDenied, "TENANT_REFUSED"},
+		{errIsBlocked, codes.PermissionDenied, "CALLER_BLOCKED"},
+		{errDiffers, codes.FailedPrecondition, "CREDENTIALS_DIFFER"},
+		{errManySignIns, codes.ResourceExhausted, "TOO_MANY_SIGN_INS"},
+		{store.ErrTooManyConnections, codes.ResourceExhausted, "TOO_MANY_CONNECTIONS"},
+		{errNotImported, codes.Unavailable, "TOKENS_UNKNOWN"},
+		{errPageToken, codes.InvalidArgument, "INVALID_REQUEST"},
 		{errAttemptEnded, codes.FailedPrecondition, "CONNECTION_ATTEMPT_ENDED"},
 		{errCodeRefused, codes.FailedPrecondition, "AUTHORIZATION_REFUSED"},
 		{errLoginRequired, codes.FailedPrecondition, "LOGIN_REQUIRED"},
 		{errServerUnusable, codes.FailedPrecondition, "AUTHORIZATION_SERVER_UNUSABLE"},
 		{errServerAway, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errClientRefused, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errRefreshFailed, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
 		{errRefreshPending, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
+		{errClosing, codes.Unavailable, "AUTHORIZATION_SERVER_UNAVAILABLE"},
 		{seal.ErrOpen, codes.FailedPrecondition, "LOGIN_REQUIRED"},
 	} {
 		if errors.Is(err, known.err) {

@@ -82,9 +82,14 @@ func (c *connecting) connect(t *testing.T) *identityv1.Connection {
 // accessToken returns the access token that the gateway gets.
 func (c *connecting) accessToken(t *testing.T, refused int64) (*identityv1.GetAccessTokenResponse, error) {
 	t.Helper()
-	return identityv1.NewConnectionServiceClient(c.Gateway()).GetAccessToken(t.Context(), &identityv1.GetAccessTokenRequest{
-		Server: "wiki", Url: c.server.URL + "/mcp", RefusedGeneration: refused,
-	})
+	return c.ask(t, &identityv1.GetAccessTokenRequest{RefusedGeneration: refused})
+}
+
+// ask requests the access token of the server like the gateway.
+func (c *connecting) ask(t *testing.T, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
+	t.Helper()
+	req.Server, req.Url = "wiki", c.server.URL+"/mcp"
+	return identityv1.NewConnectionServiceClient(c.Gateway()).GetAccessToken(t.Context(), req)
 }
 
 func (c *connecting) wantToken(t *testing.T, refused int64, want string) *identityv1.GetAccessTokenResponse {
@@ -240,19 +245,41 @@ func TestConnection_RefusedRefreshTokenRequiresLogin(t *testing.T) {
 	s.wantToken(t, 0, "access-token-2")
 }
 
-// A server that refuses each token causes at most one refresh in a minute.
+// A server that refuses each token causes at most one refresh in a minute. Operators see that the server refuses a new
+// token, until it accepts the token or until the server is connected again.
 func TestConnection_ServerRefusesTokens(t *testing.T) {
 	t.Parallel()
 	server := startOAuthServer(t)
 	s := serveConnections(t, server, "", nil)
 	s.connect(t)
+	wantState := func(want identityv1.ConnectionState) {
+		t.Helper()
+		got := s.listed(t)
+		if got.GetState() != want || (got.GetProblem() == "") != (want == isConnected) {
+			t.Errorf("the connection is %v", got)
+		}
+	}
 	for range 5 {
 		got := s.wantToken(t, 0, "access-token-1")
 		s.wantToken(t, got.GetGeneration(), "access-token-1")
+		wantState(loginRequired)
 	}
 	if n := server.refreshes(); n != 0 {
 		t.Errorf("a new token was refreshed %d times", n)
 	}
+	got := s.wantToken(t, 0, "access-token-1") // nothing is known about the answers of the server
+	wantState(loginRequired)
+	if left := got.GetExpiresIn().AsDuration(); left < 59*time.Minute || left > time.Hour {
+		t.Errorf("the token expires in %v", left)
+	}
+	if _, err := s.ask(t, &identityv1.GetAccessTokenRequest{AcceptedGeneration: got.GetGeneration()}); err != nil {
+		t.Fatal(err)
+	}
+	wantState(isConnected)
+	s.wantToken(t, got.GetGeneration(), "access-token-1")
+	wantState(loginRequired)
+	s.connect(t)
+	wantState(isConnected)
 }
 
 // Without a refresh token, an operator has to connect the server again when the access token expires.

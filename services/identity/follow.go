@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// pollInterval is how often the store is read if other processes can change it.
+	// pollInterval is the interval at which the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
-	// readTimeout is the timeout of one read.
+	// readTimeout limits how long one read takes.
 	readTimeout = 2 * time.Second
 	// defaultMaxStoreAge applies if the configuration has no maximum age.
 	defaultMaxStoreAge = 30 * time.Second
@@ -54,7 +54,7 @@ func (s *Service) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 			defer cancel()
-			// Otherwise revocations by other replicas wait for longer.
+			// Otherwise revocations at other replicas would wait longer for this replica.
 			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge())
 			return nil
 		case <-tick.C:

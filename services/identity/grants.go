@@ -26,7 +26,8 @@ import (
 const (
 	// deviceGrant is the grant type of the device flow (RFC 8628, section 3.4).
 	deviceGrant = "urn:ietf:params:oauth:grant-type:device_code"
-	// tokenTimeout is the timeout of a request to a token endpoint. A caller without a credential has 5 s in all.
+	// tokenTimeout limits how long a request to a token endpoint takes. It is less than the 5 s that a call without a
+	// credential may take.
 	tokenTimeout = 4 * time.Second
 	// maxIDTokenLife is the maximum time between the claims `iat` and `exp` of an ID token.
 	maxIDTokenLife = 24 * time.Hour
@@ -42,7 +43,8 @@ var (
 	errMisconfigured = errors.New("`sign_in` of the issuer does not fit the issuer (auth.issuers)")
 	// errRefused means that an issuer has refused a code, or that its token is not valid.
 	errRefused = errors.New("the sign-in is refused")
-	// errPending and errSlowDown mean that a person has not finished the device flow.
+	// errPending and errSlowDown mean that a person has not finished the device flow. errSlowDown also means that the
+	// client asks too often.
 	errPending  = errors.New("the person has not finished the sign-in")
 	errSlowDown = errors.New("the person has not finished the sign-in: ask less often")
 	errNoDevice = errors.New("people can't sign in at this issuer on another device: if the issuer supports this, ask an operator to set `sign_in.device`")
@@ -101,7 +103,8 @@ func (s *Service) exchangeCode(ctx context.Context, of *Issuer, code *identityv1
 	return idTokenOf(config.Exchange(ctx, code.GetCode(), oauth2.VerifierOption(code.GetCodeVerifier())))
 }
 
-// isLoopbackRedirect reports whether a redirect stays on the person's machine: http on a loopback address.
+// isLoopbackRedirect reports whether a redirect stays on the person's machine, because its URI has the scheme http and
+// a loopback address.
 func isLoopbackRedirect(text string) bool {
 	at, err := url.Parse(text)
 	if err != nil || at.Scheme != "http" || at.User != nil || at.Fragment != "" {
@@ -111,7 +114,7 @@ func isLoopbackRedirect(text string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// exchangeDevice asks once for the ID token of the device flow.
+// exchangeDevice requests the ID token of the device flow. It does not wait until the person has signed in.
 func (s *Service) exchangeDevice(ctx context.Context, of *Issuer, code string) (idToken string, err error) {
 	ctx, config, end, err := s.oauth(ctx, of)
 	if err != nil {
@@ -167,8 +170,8 @@ func oauthError(err error) error {
 func shorten(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
 
 // verifyIDToken verifies an ID token (OpenID Connect Core, section 3.1.3.7) and maps its claims. nonce is the nonce of
-// the sign-in, or empty if the flow has none. The principal has the subject that the person's agents have as owner. A token with the claim
-// `act` is refused, because an actor may not sign in as the person for whom it acts.
+// the sign-in. It is empty if the flow has no nonce. The principal has the subject that the person's agents have as
+// owner. A token with the claim `act` is refused, because an actor may not sign in as the person for whom it acts.
 func (s *Service) verifyIDToken(ctx context.Context, of *Issuer, token, nonce string) (*identityv1.Principal, error) {
 	mapping := proto.CloneOf(of.Mapping)
 	mapping.Resource, mapping.Audiences, mapping.MaxLife = "", []string{of.SignIn.ClientID}, durationpb.New(maxIDTokenLife)
@@ -249,7 +252,7 @@ func decodePart(part string, into any) error {
 	return json.Unmarshal(raw, into)
 }
 
-// signInStatus adds a gRPC code and a reason to an error about a sign-in. It removes details.
+// signInStatus adds a gRPC code and a reason to an error about a sign-in. It omits details that are only for the log.
 func signInStatus(err error) error {
 	public := err
 	if detailed, ok := errors.AsType[detailedError](err); ok {

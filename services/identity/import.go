@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// importRetry is the pause after an attempt that has failed.
+	// importRetry is the pause after a failed attempt.
 	importRetry = 200 * time.Millisecond
-	// importTimeout is the timeout of one attempt.
+	// importTimeout limits how long one attempt takes.
 	importTimeout = 10 * time.Second
-	// importPatience is the time after which the log says why the tokens are not imported. The policy service may start
-	// later than this service.
+	// importPatience is how long the service waits before it logs why the tokens have not been imported. The wait is
+	// necessary because the policy service may start later than this service.
 	importPatience = 5 * time.Second
 )
 
 // errNotImported means that the tokens are not known yet.
 var errNotImported = errors.New("the tokens of the policy service have not been imported yet: the policy role is unavailable")
 
-// importTokens copies the tokens that the policy service stored in earlier versions, and makes all tokens valid. It
-// does this once in the life of a store. Until then no token is valid. Otherwise the response to an agent whose token
-// is not copied yet would say that the token is unknown.
+// importTokens copies the tokens that the policy service stored in earlier versions, and makes all tokens valid. The
+// tokens are copied only once into each store. Until then no token is valid, because an agent whose token is not copied
+// yet would otherwise receive the response that the token is unknown.
 func (s *Service) importTokens(ctx context.Context) {
 	began, warned := time.Now(), false
 	for s.tokens.published.Load() == nil {
@@ -50,7 +50,8 @@ func (s *Service) importTokens(ctx context.Context) {
 	}
 }
 
-// firstRead reads the stored tokens for the first time. Other replicas know of this one before it confirms tokens.
+// firstRead reads the stored tokens for the first time. Before that, it reports this replica to the other replicas, so
+// that they know of it before it confirms tokens.
 func (s *Service) firstRead(ctx context.Context) error {
 	if s.cfg.Source != sqlstore.SQLite {
 		if err := errors.Join(s.store.ForgetReplicas(ctx), s.store.ReportReplica(ctx, s.replica, 0)); err != nil {
@@ -97,7 +98,7 @@ func (s *Service) tryImport(ctx context.Context) error {
 }
 
 // finishImport lets the policy service delete the tokens that were imported. Otherwise a token that is revoked later
-// would be valid again if this service got another store and imported the tokens again.
+// would become valid again if this service were started with a new store and imported the tokens again.
 func (s *Service) finishImport(ctx context.Context) {
 	for s.tryFinishImport(ctx) != nil {
 		select {

@@ -48,8 +48,8 @@ func (s *Service) ImportTokens(ctx context.Context, req *identityv1.ImportTokens
 	return resp, nil
 }
 
-// importable returns the tokens of the configuration with the given names. Without names, it returns the tokens of
-// agents of the caller's tenant that are not stored yet.
+// importable returns the tokens of the configuration with the given names. If there are no names, it returns the
+// agents' tokens of the caller's tenant that are not stored yet.
 func (s *Service) importable(ctx context.Context, caller *authn.Caller, names []string) ([]store.Token, error) {
 	stored, err := s.store.Tokens(ctx)
 	if err != nil {

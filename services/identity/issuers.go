@@ -27,9 +27,9 @@ import (
 // maxProblem is the maximum length of an error in an IssuerStatus, in bytes.
 const maxProblem = 1024
 
-// Issuer is an issuer of the configuration.
+// Issuer is a configured issuer.
 type Issuer struct {
-	// Mapping is the issuer without its keys.
+	// Mapping contains the settings of the issuer, without its keys.
 	Mapping *identityv1.Issuer
 	// SignIn says how people sign in.
 	SignIn SignIn
@@ -37,7 +37,7 @@ type Issuer struct {
 	source issuerkeys.Source
 }
 
-// SignIn says how people sign in at an issuer. With the zero value, no person can sign in.
+// SignIn says how people sign in at an issuer. If it is the zero value, no person can sign in.
 type SignIn struct {
 	// ClientID and ClientSecret identify the OAuth client. ClientSecret is empty if the client is public.
 	ClientID, ClientSecret string
@@ -132,7 +132,7 @@ func mappingOf(resource string, from *config.Issuer) *identityv1.Issuer {
 	return out
 }
 
-// sourcesOf returns where the keys of the issuers are.
+// sourcesOf returns the sources of the issuers' keys.
 func sourcesOf(issuers []Issuer) []issuerkeys.Source {
 	out := make([]issuerkeys.Source, len(issuers))
 	for n, i := range issuers {
@@ -153,7 +153,7 @@ func withKeys(configured Identities, book *issuerkeys.Book) []*identityv1.Issuer
 	return out
 }
 
-// groupsOfSubjects returns the groups of each subject in the configuration.
+// groupsOfSubjects returns the groups that the configuration gives to each subject.
 func (i Identities) groupsOfSubjects() map[string]*identityv1.SubjectGroups {
 	out := make(map[string]*identityv1.SubjectGroups)
 	for _, group := range slices.Sorted(maps.Keys(i.Groups)) {
@@ -181,7 +181,7 @@ func (s *Service) ListIssuers(ctx context.Context, _ *identityv1.ListIssuersRequ
 		}
 		if status.Problem != nil {
 			text := status.Problem.Error()
-			if caller.Tenant() != authn.HomeTenant { // it may name hosts of the installation's network
+			if caller.Tenant() != authn.HomeTenant { // the reason may name hosts of the installation's network
 				text = "operators of the tenant \"default\" see the reason"
 			}
 			out.Problem = strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// metadataLife is the time after which the metadata of an issuer are fetched again. metadataMaxAge is how long the
-	// metadata are used if they can't be fetched again.
+	// metadataLife is how long the metadata of an issuer are used before they are fetched again. metadataMaxAge is how
+	// long the metadata are used if they can't be fetched again.
 	metadataLife   = 10 * time.Minute
 	metadataMaxAge = 24 * time.Hour
 	// metadataPause is the minimum time between a failed fetch and the next one. Without a pause, strangers could make the
 	// service send many requests.
 	metadataPause = 5 * time.Second
-	// metadataTimeout is the timeout of one fetch.
+	// metadataTimeout limits how long one fetch takes.
 	metadataTimeout = 4 * time.Second
 )
 
@@ -30,18 +30,18 @@ type metadataCache struct {
 	last map[issuerkeys.Source]fetchedMetadata
 }
 
-// fetchedMetadata is the state of the metadata of an issuer.
+// fetchedMetadata contains the results of fetching the metadata of an issuer.
 type fetchedMetadata struct {
-	// metadata are the metadata of the last successful fetch, which ended at the time fetched. The time is zero if no
+	// metadata is the result of the last successful fetch. fetched is the time at which this fetch ended. It is zero if no
 	// fetch has succeeded.
 	metadata issuerkeys.Metadata
 	fetched  time.Time
-	// err is the error of the last fetch, which ended at the time tried. It is nil if that fetch has succeeded.
+	// err is the error of the last fetch, or nil if this fetch has succeeded. tried is the time at which this fetch ended.
 	err   error
 	tried time.Time
 }
 
-// result returns the metadata, and whether they must be fetched first.
+// result returns the metadata, and reports whether they must be fetched first.
 func (f *fetchedMetadata) result(now time.Time) (m issuerkeys.Metadata, mustFetch bool, err error) {
 	isUsable := !f.fetched.IsZero() && now.Sub(f.fetched) < metadataMaxAge
 	switch {

@@ -30,12 +30,17 @@ type oauthServer struct {
 	expiresIn   int
 	// withoutRefresh is true if no refresh tokens are issued.
 	withoutRefresh bool
+	// secret is the client secret that the token endpoint accepts. If it is empty, clients are public.
+	secret string
+	// hold is called before a refresh is answered. It may be nil.
+	hold func()
 	// challenge is the PKCE challenge, which authorize sets.
 	challenge string
-	// issued is the number of issued tokens, and refresh the valid refresh token. ended is true if it was used twice.
-	issued  int
-	refresh string
-	ended   bool
+	// issued is the number of issued tokens. grants contains the grant of each issued refresh token, and valid the refresh
+	// token of each grant that can be used. A grant is known by the number of its first token.
+	issued int
+	grants map[string]int
+	valid  map[int]string
 	// registrations and requests are the requests to the registration and token endpoints.
 	registrations []map[string]any
 	requests      []url.Values
@@ -43,7 +48,15 @@ type oauthServer struct {
 
 func startOAuthServer(t *testing.T) *oauthServer {
 	t.Helper()
-	s := &oauthServer{expiresIn: 3600}
+	s := newOAuthServer()
+	s.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// newOAuthServer returns a server that the caller must start and close.
+func newOAuthServer() *oauthServer {
+	s := &oauthServer{expiresIn: 3600, grants: make(map[string]int), valid: make(map[int]string)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/mcp", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer resource_metadata="%s/resource", scope="read"`, s.URL))
@@ -82,8 +95,7 @@ func startOAuthServer(t *testing.T) *oauthServer {
 		_ = json.MarshalWrite(w, in) // the client notices if the response is not complete
 	})
 	mux.HandleFunc("POST /token", s.serveToken)
-	s.Server = httptest.NewServer(mux)
-	t.Cleanup(s.Close)
+	s.Server = httptest.NewUnstartedServer(mux)
 	return s
 }
 
@@ -105,15 +117,27 @@ func (s *oauthServer) authorize(page string) string {
 }
 
 func (s *oauthServer) serveToken(w http.ResponseWriter, r *http.Request) {
+	_ = r.ParseForm() // an unreadable form is empty
+	isRefresh := r.PostForm.Get("grant_type") == "refresh_token"
+	s.mu.Lock()
+	hold := s.hold
+	s.mu.Unlock()
+	if hold != nil && isRefresh {
+		hold()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_ = r.ParseForm() // an unreadable form is empty
 	s.requests = append(s.requests, r.PostForm)
 	sum := sha256.Sum256([]byte(r.PostForm.Get("code_verifier")))
 	isProven := base64.RawURLEncoding.EncodeToString(sum[:]) == s.challenge
-	isRefresh := r.PostForm.Get("grant_type") == "refresh_token"
-	if isRefresh && r.PostForm.Get("refresh_token") != s.refresh {
-		s.ended = true
+	if _, secret, _ := r.BasicAuth(); s.secret != "" && secret != s.secret {
+		fail(w, "invalid_client")
+		return
+	}
+	used := r.PostForm.Get("refresh_token")
+	grant := s.grants[used]
+	if s.valid[grant] != used {
+		delete(s.valid, grant) // it was used twice
 	}
 	switch {
 	case s.tokenStatus != 0:
@@ -124,15 +148,18 @@ func (s *oauthServer) serveToken(w http.ResponseWriter, r *http.Request) {
 	case s.errorCode != "":
 		fail(w, s.errorCode)
 		return
-	case s.ended, !isRefresh && (r.PostForm.Get("code") != "code" || !isProven), r.PostForm.Get("resource") != s.URL+"/mcp":
+	case isRefresh && s.valid[grant] == "", !isRefresh && (r.PostForm.Get("code") != "code" || !isProven), r.PostForm.Get("resource") != s.URL+"/mcp":
 		fail(w, "invalid_grant")
 		return
 	}
-	s.issued++
-	s.refresh = fmt.Sprintf("refresh-token-%d", s.issued)
+	if s.issued++; !isRefresh {
+		grant = s.issued
+	}
+	refresh := fmt.Sprintf("refresh-token-%d", s.issued)
+	s.grants[refresh], s.valid[grant] = grant, refresh
 	out := map[string]any{"access_token": fmt.Sprintf("access-token-%d", s.issued), "token_type": "bearer", "expires_in": s.expiresIn, "scope": "read"}
 	if !s.withoutRefresh {
-		out["refresh_token"] = s.refresh
+		out["refresh_token"] = refresh
 	}
 	write(w, out)
 }

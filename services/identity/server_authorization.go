@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,7 +27,7 @@ import (
 )
 
 const (
-	// authorizationTimeout is the timeout of one request to a server or to its authorization server.
+	// authorizationTimeout limits how long one request to a server or to its authorization server takes.
 	authorizationTimeout = 10 * time.Second
 	// maxAskedScopes is the maximum length of the scopes that a server asks for, in bytes.
 	maxAskedScopes = 2048
@@ -54,10 +56,13 @@ type oauthClient struct {
 	TokenEndpoint         string `json:"tokenEndpoint"`
 	// SendsIssuer is true if authorization responses contain the parameter `iss`.
 	SendsIssuer bool `json:"sendsIssuer"`
-	// ClientID, ClientSecret and InHeader say how the client authenticates.
+	// ClientID, ClientSecret and InHeader say how the client authenticates. InHeader is true if the secret is sent in a
+	// header.
 	ClientID     string `json:"clientId"`
 	ClientSecret string `json:"clientSecret,omitzero"`
 	InHeader     bool   `json:"inHeader,omitzero"`
+	// Configured is true if the configuration names the client, and false if the mesh has registered it.
+	Configured bool `json:"configured,omitzero"`
 	// Resource is the parameter `resource` (RFC 8707), or "" if it is not sent.
 	Resource string `json:"resource,omitzero"`
 	// Scopes are the requested scopes.
@@ -67,7 +72,7 @@ type oauthClient struct {
 // config returns the OAuth configuration of the client.
 func (c *oauthClient) config(redirect string) *oauth2.Config {
 	style := oauth2.AuthStyleInParams
-	if c.InHeader {
+	if c.InHeader && c.ClientSecret != "" {
 		style = oauth2.AuthStyleInHeader
 	}
 	return &oauth2.Config{
@@ -76,7 +81,16 @@ func (c *oauthClient) config(redirect string) *oauth2.Config {
 	}
 }
 
-// authorizationURL returns the page on which the operator signs in.
+// refreshRefusal returns the class of a refused refresh. If the authorization server refuses the secret of a configured
+// client, it has not used the refresh token (RFC 6749, section 5.2). The refresh can succeed with another secret.
+func (c *oauthClient) refreshRefusal(err error) error {
+	if answer, ok := errors.AsType[*oauth2.RetrieveError](err); ok && c.Configured && answer.ErrorCode == "invalid_client" {
+		return errClientRefused
+	}
+	return errLoginRequired
+}
+
+// authorizationURL returns the page on which the person signs in.
 func (c *oauthClient) authorizationURL(redirect, state, verifier string) string {
 	options := append(c.resourceOption(), oauth2.S256ChallengeOption(verifier))
 	if slices.Contains(c.Scopes, offlineAccess) { // OpenID Connect Core, section 11
@@ -91,6 +105,23 @@ func (c *oauthClient) resourceOption() []oauth2.AuthCodeOption {
 		return nil
 	}
 	return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("resource", c.Resource)}
+}
+
+// update sets the current secret of a stored client. It returns an error if the configuration names another client or
+// another authorization server since then, because tokens of one client can't be refreshed by another one.
+func (s *OAuthServer) update(client *oauthClient) error {
+	const slash = "/" // some servers name the issuer with it, and others without
+	switch {
+	case s.Issuer != "" && strings.TrimSuffix(s.Issuer, slash) != strings.TrimSuffix(client.Issuer, slash):
+		return fmt.Errorf("it was connected at the authorization server %s, but the configuration names %s now (credentials.oauth.issuer)", client.Issuer, s.Issuer)
+	case s.ClientID != "" && s.ClientID != client.ClientID:
+		return errors.New("it was connected with another OAuth client than the configuration names now (credentials.oauth.client_id)")
+	case s.ClientID == "" && client.Configured:
+		return errors.New("it was connected with the OAuth client that the configuration does not name any more (credentials.oauth.client_id)")
+	case s.ClientID != "":
+		client.ClientSecret, client.Configured = s.ClientSecret, true
+	}
+	return nil
 }
 
 // newOAuthClient returns the mesh as an OAuth client of a server. It asks the server for its authorization server, and
@@ -128,7 +159,7 @@ func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oaut
 
 // httpClient returns a client for requests to the server and to its authorization server. It follows no redirects. The
 // metadata of a server could otherwise take it to addresses inside the network that the server itself can't reach, so
-// it dials loopback only if the server is there.
+// it dials loopback only if the server is there, and for a proxy.
 func (s *OAuthServer) httpClient() (*http.Client, error) {
 	cas, err := x509.SystemCertPool()
 	if err != nil {
@@ -141,17 +172,34 @@ func (s *OAuthServer) httpClient() (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errServerUnusable, err)
 	}
-	proxy, err := http.ProxyFromEnvironment(&http.Request{URL: at})
-	mayBeLoopback := loopback.Host(at.Hostname()) || err == nil && proxy != nil // the proxy may be on this machine
-	dialer := &net.Dialer{Timeout: authorizationTimeout, Control: func(_, address string, _ syscall.RawConn) error {
-		return checkDial(address, mayBeLoopback)
-	}}
+	var proxies sync.Map // the addresses of the proxies, which the operator of this machine has chosen
+	findProxy := func(req *http.Request) (*url.URL, error) {
+		proxy, err := s.proxyFor(req)
+		if err == nil && proxy != nil {
+			proxies.Store(proxyAddress(proxy), true)
+		}
+		return proxy, err
+	}
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		_, isProxy := proxies.Load(address)
+		mayBeLoopback := isProxy || loopback.Host(at.Hostname())
+		dialer := &net.Dialer{Timeout: authorizationTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+			return checkDial(address, mayBeLoopback)
+		}}
+		return dialer.DialContext(ctx, network, address)
+	}
 	transport := &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12},
+		Proxy: findProxy, DialContext: dial, TLSClientConfig: &tls.Config{RootCAs: cas, MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: authorizationTimeout, ResponseHeaderTimeout: authorizationTimeout, ForceAttemptHTTP2: true,
 	}
 	refuseRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Transport: transport, CheckRedirect: refuseRedirect, Timeout: authorizationTimeout}, nil
+}
+
+// proxyAddress returns the address at which net/http dials a proxy.
+func proxyAddress(proxy *url.URL) string {
+	ports := map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}
+	return net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), ports[proxy.Scheme]))
 }
 
 // checkDial refuses addresses that no server or authorization server has: link-local addresses, at which clouds offer
@@ -168,8 +216,8 @@ func checkDial(address string, mayBeLoopback bool) error {
 	return nil
 }
 
-// challenge returns the server's answer to a request without a token: the parameters of `WWW-Authenticate: Bearer`. It
-// is empty if the server has sent none.
+// challenge sends a request without a token to the server, and returns the parameters of `WWW-Authenticate: Bearer` in
+// the response. The result is empty if the response contains none.
 func (s *OAuthServer) challenge(ctx context.Context, client *http.Client) (map[string]string, error) {
 	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice","version":"1"}}}`
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, strings.NewReader(initialize))
@@ -212,7 +260,7 @@ func (s *OAuthServer) resource(ctx context.Context, client *http.Client, challen
 	}
 	var problems []error
 	for _, place := range places {
-		// Servers also name their origin instead of their MCP endpoint as the resource.
+		// Some servers name their origin as the resource, instead of their MCP endpoint.
 		for _, resource := range []string{s.URL, root, root + "/"} {
 			if err := s.checkURL(place); err != nil {
 				problems = append(problems, err)
@@ -281,8 +329,8 @@ func (s *OAuthServer) checkURL(text string) error {
 	return nil
 }
 
-// scopes returns the scopes to request: the configured ones, those that the server has asked for, or those that its
-// metadata list (MCP 2025-11-25, Scope Selection Strategy).
+// scopes returns the scopes to request. These are the configured scopes. If there are none, they are the scopes that
+// the server has asked for, and otherwise those that its metadata list (MCP 2025-11-25, Scope Selection Strategy).
 func (s *OAuthServer) scopes(challenge map[string]string, of *oauthex.ProtectedResourceMetadata) []string {
 	asked := challenge["scope"]
 	switch {
@@ -297,12 +345,12 @@ func (s *OAuthServer) scopes(challenge map[string]string, of *oauthex.ProtectedR
 	}
 }
 
-// register sets the client's identifier and secret. Without a configured client, it registers a client (RFC 7591).
+// register sets the client's identifier and secret. If no client is configured, it registers one (RFC 7591).
 func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oauthex.AuthServerMeta, out *oauthClient, redirect string) error {
 	methods := at.TokenEndpointAuthMethodsSupported
 	usesBasic := len(methods) == 0 || slices.Contains(methods, "client_secret_basic")
 	if s.ClientID != "" {
-		out.ClientID, out.ClientSecret, out.InHeader = s.ClientID, s.ClientSecret, s.ClientSecret != "" && usesBasic
+		out.ClientID, out.ClientSecret, out.InHeader, out.Configured = s.ClientID, s.ClientSecret, usesBasic, true
 		return nil
 	}
 	if at.RegistrationEndpoint == "" {
@@ -333,6 +381,6 @@ func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oau
 		return fmt.Errorf("%w: its authorization server %s has not registered the mesh as a client, but has answered %s", errServerUnusable, at.Issuer, code)
 	}
 	out.ClientID, out.ClientSecret = registered.ClientID, registered.ClientSecret
-	out.InHeader = out.ClientSecret != "" && (registered.TokenEndpointAuthMethod == "" || registered.TokenEndpointAuthMethod == "client_secret_basic")
+	out.InHeader = registered.TokenEndpointAuthMethod == "" || registered.TokenEndpointAuthMethod == "client_secret_basic"
 	return nil
 }

@@ -2,6 +2,8 @@ package identity
 
 import (
 	"errors"
+	"net/http"
+	"net/url"
 	"testing"
 )
 
@@ -36,5 +38,39 @@ func TestServerAuthorization_RefusesAddressesInsideTheNetwork(t *testing.T) {
 				t.Errorf("%s named by %s: %v", text, of.URL, err)
 			}
 		}
+	}
+}
+
+// A configured proxy is used for https, but not for this machine. A server on the internet still can't take requests to
+// loopback addresses.
+func TestOAuthServer_ProxyIsNotUsedForThisMachine(t *testing.T) {
+	t.Parallel()
+	of := OAuthServer{URL: "https://mcp.example.com/mcp", Proxy: "http://127.0.0.1:3128"}
+	for text, want := range map[string]bool{
+		"https://mcp.example.com/mcp": true, "https://as.example.com/token": true, "https://10.1.2.3/token": true,
+		"http://127.0.0.1:1/token": false, "https://localhost/token": false, "https://[::1]/token": false,
+	} {
+		at, err := url.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if proxy, err := of.proxyFor(&http.Request{URL: at}); err != nil || (proxy != nil) != want {
+			t.Errorf("%s: the proxy is %v, %v", text, proxy, err)
+		}
+	}
+	client, err := of.httpClient()
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1:1/token", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err == nil {
+		_ = resp.Body.Close()
+	}
+	if !errors.Is(err, errServerUnusable) {
+		t.Errorf("the error is %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-// Package identity serves sluice.identity.v1: it stores tokens, fetches the keys of issuers, and tells the other
+// Package identity serves sluice.identity.v1. It stores tokens, fetches the keys of issuers, and tells the other
 // services which credentials are valid.
 package identity
 
@@ -68,12 +68,15 @@ type Service struct {
 	lastRead atomic.Pointer[time.Time]
 	// sealKey returns the key that encrypts the tokens of connections. It creates the key if it does not exist. It returns
 	// [errNoSealKey] if the store is PostgreSQL and no key is configured. refreshes combines concurrent requests for an
-	// access token.
-	sealKey   func() (*seal.Key, error)
-	refreshes singleflight.Group
+	// access token. refreshing counts those that use a refresh token.
+	sealKey    func() (*seal.Key, error)
+	refreshes  singleflight.Group
+	refreshing inFlight
 	// metadata contains the metadata of issuers. limits limits the work for callers without a credential.
 	metadata metadataCache
 	limits   *signInLimits
+	// starts limits the sign-ins at servers that people start.
+	starts *startLimits
 }
 
 // New opens the store and returns a Service, which the caller must close. The tokens become valid when [Service.Run]
@@ -82,7 +85,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	if err := errors.Join(deps.check(), cfg.Validate()); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, deps: deps, replica: rand.Text(), began: time.Now(), sealKey: sync.OnceValues(cfg.sealKey)}
+	s := &Service{cfg: cfg, deps: deps, replica: rand.Text(), began: time.Now(), starts: newStartLimits(), sealKey: sync.OnceValues(cfg.sealKey)}
 	s.tokens = newTokenBook(deps.Tokens, cfg.Identities, s.fetchKeys)
 	if err := s.tokens.check(); err != nil {
 		return nil, fmt.Errorf("identity: auth.tokens: %w", err)
@@ -126,9 +129,13 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.firstRead(ctx)
 }
 
-// Close closes the store.
+// Close waits until the tokens of refreshes in flight are stored, but at most for closeTimeout, and closes the store. A
+// refresh token for single use would otherwise be lost.
 func (s *Service) Close() error {
 	var errs []error
+	if !s.refreshing.close(closeTimeout) {
+		errs = append(errs, fmt.Errorf("identity: the refresh of an access token has not ended within %v: if its authorization server does not accept the old refresh token, an operator has to connect the server again", closeTimeout))
+	}
 	if s.metrics != nil {
 		errs = append(errs, s.metrics.close())
 	}

@@ -132,17 +132,17 @@ func (s sessions) startDevice(ctx context.Context, req *identityv1.StartDeviceSi
 }
 
 // deviceAuth requests a device code. The client must authenticate as it does at the token endpoint (RFC 8628, section
-// 3.1). Package oauth2 does not send the client's secret, so deviceAuth adds it. more contains further parameters.
-func deviceAuth(ctx context.Context, config *oauth2.Config, more []oauth2.AuthCodeOption) (*oauth2.DeviceAuthResponse, error) {
+// 3.1). Package oauth2 does not send the client's secret, so deviceAuth adds it. options contains further parameters.
+func deviceAuth(ctx context.Context, config *oauth2.Config, options []oauth2.AuthCodeOption) (*oauth2.DeviceAuthResponse, error) {
 	if config.ClientSecret == "" {
-		return config.DeviceAuth(ctx, more...)
+		return config.DeviceAuth(ctx, options...)
 	}
 	if config.Endpoint.AuthStyle == oauth2.AuthStyleInParams {
-		return config.DeviceAuth(ctx, append(more, oauth2.SetAuthURLParam("client_secret", config.ClientSecret))...)
+		return config.DeviceAuth(ctx, append(options, oauth2.SetAuthURLParam("client_secret", config.ClientSecret))...)
 	}
 	client, _ := ctx.Value(oauth2.HTTPClient).(*http.Client)
 	with := &http.Client{Transport: basicAuth{client.Transport, config}, Timeout: client.Timeout, CheckRedirect: client.CheckRedirect}
-	return config.DeviceAuth(context.WithValue(ctx, oauth2.HTTPClient, with), more...)
+	return config.DeviceAuth(context.WithValue(ctx, oauth2.HTTPClient, with), options...)
 }
 
 // basicAuth adds the client's secret to requests (RFC 6749, section 2.3.1).
@@ -286,7 +286,7 @@ func (s sessions) createSession(ctx context.Context, person *identityv1.Principa
 	}
 	knowing, cancel := context.WithTimeout(ctx, knownTimeout)
 	defer cancel()
-	_, _ = s.awaitConfirmation(knowing, set.Version) // the response has to arrive before the call's timeout
+	_, _ = s.awaitConfirmation(knowing, set.Version) // the error is ignored, because the session exists and the call must not time out
 	authTime := "unknown"
 	if !created.AuthTime.IsZero() {
 		authTime = created.AuthTime.Format(time.RFC3339)

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// maxSignIns is the maximum number of requests without a credential that are handled at the same time.
-	// maxSignInsOfClient is this maximum for one client. A client is an IPv4 address or an IPv6 network.
+	// maxSignIns limits how many requests without a credential are processed at the same time. maxSignInsOfClient limits
+	// how many of them come from one client. A client is an IPv4 address or an IPv6 network.
 	maxSignIns, maxSignInsOfClient = 16, 4
-	// signInRate is the number of requests without a credential that are accepted in a second. signInBurst is the number
-	// that are accepted at once after a time without requests. clientRate and clientBurst are these limits for one client.
+	// signInRate is the number of requests without a credential that are accepted per second. signInBurst is the number
+	// that are accepted at once after an idle period. clientRate and clientBurst are these limits for one client.
 	signInRate, signInBurst = 20, 100
 	clientRate, clientBurst = 5, 30
-	// maxClients is the maximum number of clients whose requests are counted separately.
+	// maxClients limits for how many clients the requests are counted separately.
 	maxClients = 4096
 	// signInPatience is how long a request waits for its turn.
 	signInPatience = time.Second
@@ -60,7 +60,7 @@ func clientOf(ctx context.Context) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// begin waits until a request may be handled. The returned function must be called once.
+// begin waits until a request may be processed. The returned function must be called once.
 func (l *signInLimits) begin(ctx context.Context) (end func(), err error) {
 	from := clientOf(ctx)
 	if !l.limiterOf(from).Allow() || !l.total.Allow() {

@@ -65,7 +65,7 @@ func (m *metrics) recordSignIn(ctx context.Context, issuer string, isKnown bool,
 	m.signIns.Add(ctx, 1, metric.WithAttributes(issuerKey.String(issuer), signInOutcome.String(outcome)))
 }
 
-// observeConnections reports the number of connections in each state. The function count returns these numbers.
+// observeConnections reports the number of connections in each state. count returns these numbers.
 func (m *metrics) observeConnections(meter metric.Meter, count func(context.Context) (map[string]int64, error)) error {
 	number, err := meter.Int64ObservableGauge("sluice.server.connections",
 		metric.WithUnit("{connection}"), metric.WithDescription("Servers at which the mesh signs in"))

@@ -31,7 +31,7 @@ const (
 	minTokenLife   = time.Minute
 	maxTokenLife   = 365 * 24 * time.Hour
 	clockTolerance = time.Minute
-	// maxOwnGroups is the maximum number of groups that a stored token can have.
+	// maxOwnGroups limits how many groups a stored token has.
 	maxOwnGroups = 16
 )
 
@@ -139,7 +139,8 @@ func (s *Service) RotateToken(ctx context.Context, req *identityv1.RotateTokenRe
 	if req.GetOverlap().AsDuration() > 0 {
 		resp.OldSecretExpires = timestamppb.New(t.Previous[0].Until)
 	}
-	// The secret is returned even if it is not known where it is valid, because the old one may have ended.
+	// The new secret is returned even if it is unknown which replicas accept it, because the old secret may no longer be
+	// valid.
 	if resp.UnconfirmedReplicas, err = s.awaitConfirmation(ctx, set.Version); err != nil {
 		s.deps.Log.WarnContext(ctx, "it is not known whether all services use the new secret of a token", "token", t.Name, "error", err)
 		resp.UnconfirmedReplicas = -1
@@ -244,9 +245,9 @@ func (s *Service) ListTokens(ctx context.Context, req *identityv1.ListTokensRequ
 	return resp, nil
 }
 
-// visibleTokens returns the tokens that the caller may see: the tokens of the caller's tenant, or all tokens if the
-// caller is an operator of the installation. Tokens that have expired or were revoked are included only if the
-// parameter ended is true.
+// visibleTokens returns the tokens that the caller may see. These are the tokens of the caller's tenant, or all tokens
+// if the caller is an operator of the installation. Tokens that have expired or were revoked are included only if ended
+// is true.
 func (s *Service) visibleTokens(ctx context.Context, ended bool) ([]*identityv1.Token, error) {
 	caller, now := authn.CallerOf(ctx), time.Now()
 	tokens := s.configuredTokens(caller)

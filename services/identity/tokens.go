@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/changesignal"
 )
 
-// maxGroups is the maximum number of groups that a principal can have.
+// maxGroups limits how many groups a principal has.
 const maxGroups = 256
 
 // tokenBook contains both the configured tokens and the stored tokens. It is safe for concurrent use.
@@ -105,7 +105,7 @@ func (b *tokenBook) publishKeys() {
 	if b.published.Load() == nil {
 		return // the keys are published together with the stored tokens
 	}
-	_ = b.publish(b.configured, b.stored) // never fails: the keys were checked when they were fetched
+	_ = b.publish(b.configured, b.stored) // never fails, because the keys were checked when they were fetched
 }
 
 func (b *tokenBook) identities() Identities {
@@ -174,7 +174,7 @@ func packToken(t *store.Token) *identityv1.Token {
 	}
 }
 
-// packTime returns nil for the zero time.
+// packTime converts a time to its protobuf message. It returns nil for the zero time.
 func packTime(at time.Time) *timestamppb.Timestamp {
 	if at.IsZero() {
 		return nil
@@ -196,8 +196,8 @@ func packListed(t *store.Token, caller *authn.Caller) *identityv1.Token {
 	return out
 }
 
-// recordUses stores when tokens were used, as far as this process has seen the uses, until ctx is done. If the gateway
-// runs in the same process, it sees all uses.
+// recordUses stores the uses of tokens that this process has seen, until ctx is done. If the gateway runs in the same
+// process, this process sees all uses.
 func (s *Service) recordUses(ctx context.Context) error {
 	tick := time.NewTicker(authn.UseInterval)
 	defer tick.Stop()

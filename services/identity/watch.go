@@ -14,23 +14,24 @@ import (
 )
 
 const (
-	// heartbeatInterval is how often a watcher receives a message even if nothing has changed. It is shorter than the
-	// 500 ms that the API documentation promises.
+	// heartbeatInterval is the interval at which a watcher receives a message even if nothing has changed. It is shorter
+	// than the 500 ms that the API documentation promises.
 	heartbeatInterval = 400 * time.Millisecond
-	// confirmTimeout is the time after which a watcher that has not acknowledged a set no longer uses the set before. A
-	// watcher accepts no token 1 s after the last message, and no message that arrives later than 1 s after the message
-	// before it.
+	// confirmTimeout is how long a watcher that has not acknowledged a new set may still use the previous set. A watcher
+	// accepts no token later than 1 s after the last message. It also refuses a message that arrives later than 1 s after
+	// the message before it.
 	confirmTimeout = 2100 * time.Millisecond
 	// startMargin is how long a call that started before a revocation may take to reach its server. The revocation waits
 	// for this time, so that no call reaches a server after the revocation.
 	startMargin = 200 * time.Millisecond
-	// replicaTimeout is how long a revocation then waits for other replicas. replicaPoll is how often it reads their
-	// versions from the store.
+	// replicaTimeout is how long a revocation waits for other replicas after that. replicaPoll is the interval at which it
+	// reads their versions from the store.
 	replicaTimeout = 2500 * time.Millisecond
 	replicaPoll    = 100 * time.Millisecond
 )
 
-// watchers are the services that receive the tokens. The zero value has no watchers. It is safe for concurrent use.
+// watchers contains the services that receive the tokens. The zero value has no watchers. It is safe for concurrent
+// use.
 type watchers struct {
 	mu   sync.Mutex
 	byID map[string]*watcher
@@ -102,7 +103,7 @@ func (s *Service) WatchTokens(_ *identityv1.WatchTokensRequest, stream grpc.Serv
 	var sent *publishedSet
 	for {
 		changed := s.tokens.changes.Wait()
-		if now := s.tokens.published.Load(); now != nil && s.isFresh() { // otherwise silence says that no token is confirmed
+		if now := s.tokens.published.Load(); now != nil && s.isFresh() { // otherwise no message is sent, so that the watcher soon accepts no token
 			resp := &identityv1.WatchTokensResponse{Watcher: id, Version: now.version}
 			if now != sent {
 				resp.Set, sent = now.TokenSet, now
@@ -126,9 +127,10 @@ func (s *Service) AcknowledgeTokens(_ context.Context, req *identityv1.Acknowled
 	return new(identityv1.AcknowledgeTokensResponse), nil
 }
 
-// awaitWatchers waits until no watcher uses a set older than the given one. Until confirmTimeout has passed since the
-// start of this process, watchers of the process before it may use older sets. awaitWatchers returns an error only if
-// ctx is done.
+// awaitWatchers waits until all watchers use the given set or a newer one. It stops waiting after confirmTimeout,
+// because watchers that have not responded can't use an older set after that. Shortly after the start of this process,
+// it always waits for confirmTimeout, because watchers of the previous process may still use older sets. awaitWatchers
+// returns an error only if ctx is done.
 func (s *Service) awaitWatchers(ctx context.Context, set *publishedSet) error {
 	timer := time.NewTimer(time.Until(set.at.Add(confirmTimeout)))
 	defer timer.Stop()
@@ -155,7 +157,7 @@ func (s *Service) awaitWatchers(ctx context.Context, set *publishedSet) error {
 	}
 }
 
-// confirm keeps [Service.confirmed] current until ctx is done.
+// confirm updates [Service.confirmed] until ctx is done.
 func (s *Service) confirm(ctx context.Context) error {
 	for {
 		changed := s.tokens.changes.Wait()
@@ -172,9 +174,9 @@ func (s *Service) confirm(ctx context.Context) error {
 	}
 }
 
-// awaitConfirmation waits until no service accepts tokens that a version of the stored tokens does not contain. It
-// returns the number of replicas that have not confirmed this in time. Such a replica has no connection to the store,
-// and stops confirming tokens when the store was unavailable for [Config.MaxStoreAge].
+// awaitConfirmation waits until all services use the given version of the stored tokens or a newer one. It returns the
+// number of replicas that have not confirmed this in time. Such a replica has no connection to the store. It stops
+// confirming tokens when the store has been unavailable for [Config.MaxStoreAge].
 func (s *Service) awaitConfirmation(ctx context.Context, version int64) (unconfirmed int32, err error) {
 	if err := s.awaitWatchers(ctx, s.tokens.published.Load()); err != nil {
 		return 0, err
@@ -200,7 +202,8 @@ func (s *Service) awaitReplicas(ctx context.Context, version int64) (unconfirmed
 	tick := time.NewTicker(replicaPoll)
 	defer tick.Stop()
 	for asked := false; ; {
-		// A replica that has lost the store confirms tokens until its last read is too old, and its watchers a little longer.
+		// A replica that can't read the store confirms tokens until its last read is too old. Its watchers accept these
+		// tokens a little longer.
 		older, err := s.store.OlderReplicas(ending, version, s.maxStoreAge()+confirmTimeout)
 		if err == nil {
 			asked = true

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// activationToken identifies an activation of policies. As text, it consists of the time of the activation in
-// nanoseconds and the first 16 digits of the revision. If the policies are in the store, these are preceded by `s` and
-// the number of the stored revision. Each part has a constant length, so a token that is greater as text is a later
-// token. If two tokens contain the numbers of stored revisions, their times are compared only if the numbers are equal.
+// activationToken identifies an activation of policies. The text of a token consists of the time of the activation in
+// nanoseconds and the first 16 digits of the revision. If the policies are in the store, the text starts with `s` and
+// the number of the stored revision. Each part has a constant length, so a later token is greater as text. If two
+// tokens contain different numbers of stored revisions, the numbers decide which one is later, and the times do not
+// matter.
 type activationToken struct {
 	// stored is true if the token contains the number of a stored revision.
 	stored bool
@@ -18,10 +19,10 @@ type activationToken struct {
 	short  string
 }
 
-// storedTokenDigits is the number of base-36 digits that a token uses for the number of a stored revision.
+// storedTokenDigits is how many base-36 digits a token has for the number of a stored revision.
 const storedTokenDigits = 10
 
-// String returns the token as text.
+// String returns the text of the token.
 func (t activationToken) String() string {
 	text := strconv.FormatInt(t.at, 36) + "-" + t.short
 	if !t.stored {
@@ -52,7 +53,7 @@ func parseActivation(text string) (t activationToken, err error) {
 	return t, nil
 }
 
-// token returns the token that identifies this activation of policies.
+// token returns the token of this activation.
 func (a *activeSet) token() activationToken {
 	t := activationToken{at: a.activated.UnixNano(), short: a.short()}
 	if a.stored != nil {
@@ -61,18 +62,19 @@ func (a *activeSet) token() activationToken {
 	return t
 }
 
-// activation returns a token for this activation. A caller can later require the revision of this activation or a newer
-// one.
+// activation returns the text of the token of this activation. With this token, a caller can later require that a
+// decision uses the revision of this activation or a newer one.
 func (a *activeSet) activation() string { return a.token().String() }
 
-// short returns the first 16 hexadecimal digits of the revision, which are enough to distinguish revisions.
+// short returns the first 16 hexadecimal digits of the revision, which are enough to distinguish it from other
+// revisions.
 func (a *activeSet) short() string { return a.Revision()[:16] }
 
-// reaches reports whether the set is at least as new as an activation token. Normally, this is the case if the set has
-// the revision in the token, or was activated later. An equal revision is sufficient because replicas activate the same
-// revision at different times. There is one exception: if both tokens contain the numbers of stored revisions and the
-// numbers differ, only the numbers are compared. This is necessary because a rollback makes earlier documents active
-// again. The token of the rollback must then be newer than the tokens of all earlier revisions.
+// reaches reports whether the set is at least as new as the activation with the given token. This is the case if the
+// set has the same revision, because replicas activate a revision at different times, or if it was activated later. But
+// if both tokens contain numbers of stored revisions and these numbers differ, only the numbers are compared. This is
+// necessary because a rollback makes earlier documents active again, and its token must then be newer than the tokens
+// of all earlier revisions.
 func (a *activeSet) reaches(activation string) bool {
 	want, err := parseActivation(activation)
 	if err != nil {

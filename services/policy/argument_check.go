@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// maxSchemas is the maximum number of compiled input schemas in memory. maxSchemaBytes is the maximum total size of
-	// these schemas.
+	// maxSchemas limits how many compiled input schemas are in memory, and maxSchemaBytes limits their total size, in
+	// bytes.
 	maxSchemas     = 1024
 	maxSchemaBytes = 32 << 20
 )
@@ -23,7 +23,7 @@ type schemaKey struct {
 	digest catalog.Digest
 }
 
-// compiledSchema is the compiled input schema of a definition, or the reason that the schema can't be used.
+// compiledSchema is the compiled input schema of a definition, or the reason why it can't be used.
 type compiledSchema struct {
 	schema *inputschema.Schema
 	err    error
@@ -52,11 +52,11 @@ func (c *compiledSchema) check(params string) error {
 	return c.schema.Check(params)
 }
 
-// argumentCheck returns a function that checks the arguments in a call's params against the input schema of a tool's
-// definition. argumentCheck returns nil if the definition is unknown. server may be nil.
+// argumentCheck returns a function that checks the arguments in a call's params against the input schema in the tool's
+// definition with the given digest. If the definition is unknown, argumentCheck returns nil. The server may be nil.
 func (s *Service) argumentCheck(ctx context.Context, server *catalog.Server, tool string, digest []byte) (func(params string) error, error) {
 	if server == nil || len(digest) != len(catalog.Digest{}) || server.Tools[tool].FindDefinition(catalog.Digest(digest)) == nil {
-		return nil, nil //nolint:nilnil // a rule with forward: strict refuses the call
+		return nil, nil //nolint:nilnil // nil makes a rule with forward: strict refuse the call
 	}
 	key := schemaKey{server.Name, catalog.Digest(digest)}
 	if known, ok := s.schemas.Get(key); ok {
@@ -65,11 +65,11 @@ func (s *Service) argumentCheck(ctx context.Context, server *catalog.Server, too
 	definition, err := s.store.Text(ctx, server.Name, key.digest)
 	switch {
 	case errors.Is(err, store.ErrNotStored):
-		return nil, nil //nolint:nilnil // as above
+		return nil, nil //nolint:nilnil // nil makes a rule with forward: strict refuse the call
 	case err != nil:
 		return nil, err
 	}
-	return func(params string) error { // compiles the schema while the caller has a slot
+	return func(params string) error { // this compiles the schema only when the caller has a slot
 		compiled := compileSchema(definition)
 		s.schemas.Put(key, compiled)
 		return compiled.check(params)

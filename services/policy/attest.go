@@ -14,24 +14,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// attest signs the decision on a call. The caller of attest must be a service of the mesh, and the call's principal is
-// the principal that this service asserts. The policy service can't verify the tool definition and the server's
-// identity, so it signs them as the gateway sent them. The approval service compares them with the definition and the
+// attest signs the decision on a call. Its caller must be a service of the mesh. The principal of the call is the
+// principal that this service asserts. The policy service can't verify the tool definition and the server's identity,
+// so it signs what the gateway sent. The approval service refuses the call if these differ from the definition and the
 // identity that approvers see.
 func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.DecideCallRequest, d *policyv1.Decision) (*policyv1.SignedDecision, error) {
 	principal := authn.CallerOf(ctx).Principal
 	if principal == nil {
 		return nil, errAttest
 	}
-	if req.GetCall().GetMethod() == changeMethod { // only this service requests and claims approvals of policy changes
+	if req.GetCall().GetMethod() == changeMethod { // only the policy service itself requests and claims approvals of policy changes
 		return nil, errAttestChange
 	}
 	return s.sign(set, principal, &approvalv1.BoundCall{Call: req.GetCall(), ServerIdentity: req.GetAttest().GetServerIdentity()}, d,
 		&policyv1.DecisionStatement{ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt()})
 }
 
-// sign signs the decision on a call that a principal makes. The parameter use contains the approval and the attempt for
-// which the decision is signed.
+// sign signs the decision on a principal's call. The parameter use contains the approval and the attempt for which the
+// decision is signed.
 func (s *Service) sign(set *activeSet, principal *identityv1.Principal, call *approvalv1.BoundCall, d *policyv1.Decision, use *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
 	digest, err := binding.DigestIgnoringDefinition(principal, call.GetCall())
 	if err != nil {

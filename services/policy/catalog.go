@@ -22,18 +22,18 @@ import (
 const (
 	// pollInterval is how often the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
-	// defaultMaxStoreAge is used if [Config.MaxStoreAge] is zero.
+	// defaultMaxStoreAge applies if [Config.MaxStoreAge] is zero.
 	defaultMaxStoreAge = 5 * time.Minute
 )
 
 var errStale = errors.New("the policy service's store has been unavailable for too long: calls are refused because the policy, the catalog and the stops may be out of date")
 
-// catalogSnapshot is the catalog that one revision uses. It is immutable.
+// catalogSnapshot is an immutable state of the catalog.
 type catalogSnapshot struct {
 	servers map[string]*catalog.Server
-	// versions maps each server to the catalog version in which the server last changed.
+	// versions contains the catalog version in which each server last changed.
 	versions map[string]int64
-	// sums maps each server to a digest of its properties that affect decisions.
+	// sums contains a digest of each server's properties that affect decisions.
 	sums map[string][sha256.Size]byte
 	sum  [sha256.Size]byte
 }
@@ -42,8 +42,8 @@ func newCatalogSnapshot() *catalogSnapshot {
 	return &catalogSnapshot{servers: make(map[string]*catalog.Server), versions: make(map[string]int64), sums: make(map[string][sha256.Size]byte)}
 }
 
-// with returns a copy of the snapshot in which the given servers are replaced with their states in a catalog version. A
-// server is not replaced if the snapshot already contains it in the same version or a newer one.
+// with returns a copy of the snapshot with the states that the given servers have in a catalog version. Servers that
+// the snapshot contains in this version or a newer one do not change.
 func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Settings, servers ...*catalog.Server) *catalogSnapshot {
 	next := &catalogSnapshot{servers: maps.Clone(k.servers), versions: maps.Clone(k.versions), sums: maps.Clone(k.sums)}
 	for _, s := range servers {
@@ -55,7 +55,7 @@ func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Sett
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(next.sums)) {
 		sum := next.sums[name]
-		_, _ = h.Write(sum[:]) // a hash never returns an error
+		_, _ = h.Write(sum[:]) // Write never returns an error
 	}
 	next.sum = [sha256.Size]byte(h.Sum(nil))
 	return next
@@ -63,7 +63,7 @@ func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Sett
 
 func revisionOf(set *engine.Set, k *catalogSnapshot) string {
 	form := append([]byte("sluice.revision.v2 "+set.Revision()+" "), k.sum[:]...)
-	if stops := set.Stops().Sum(); stops != (engine.Stops{}).Sum() { // without stops, the revision is that of earlier releases
+	if stops := set.Stops().Sum(); stops != (engine.Stops{}).Sum() { // if there are no stops, the revision is the same as in earlier releases
 		form = append(append(form, " stops "...), stops[:]...)
 	}
 	sum := sha256.Sum256(form)
@@ -74,7 +74,7 @@ func (s *Service) facts(set *activeSet, server, tool string, digest []byte) engi
 	return set.catalog.servers[server].Facts(tool, digest, s.settings(server))
 }
 
-// settings returns the configured settings of a server, or the defaults if the server is not configured.
+// settings returns the configured settings of a server, or the default settings if the server is not configured.
 func (s *Service) settings(server string) catalog.Settings {
 	if set, ok := s.cfg.Servers[server]; ok {
 		return set
@@ -95,8 +95,8 @@ func (s *Service) openStore(ctx context.Context) (err error) {
 	return err
 }
 
-// follow reads changes that other processes make until ctx is cancelled. If no other process can use the store, follow
-// returns immediately.
+// follow reads the changes that other processes make in the store, until ctx is cancelled. If no other process can use
+// the store, it returns immediately.
 func (s *Service) follow(ctx context.Context) error {
 	if s.cfg.Source == sqlstore.SQLite {
 		return nil
@@ -115,7 +115,7 @@ func (s *Service) follow(ctx context.Context) error {
 	}
 }
 
-// catchUp reads the changes in the store. If several callers call it at the same time, they share one read.
+// catchUp reads the changes in the store. Calls at the same time share one read.
 func (s *Service) catchUp(ctx context.Context) error {
 	read := s.reading.DoChan("", func() (any, error) {
 		s.inStore.Lock()
@@ -133,7 +133,7 @@ func (s *Service) catchUp(ctx context.Context) error {
 		if err == nil {
 			err = s.readRevision(ctx)
 		}
-		if err == nil { // after publish, so that the changes are in use when lastRead has the new time
+		if err == nil { // lastRead is set last, so that all changes that were read are already in use
 			s.lastRead.Store(&began)
 		}
 		return nil, err
@@ -146,7 +146,7 @@ func (s *Service) catchUp(ctx context.Context) error {
 	}
 }
 
-// readChanges returns the servers that have changed in the store since the last read. It must not be called
+// readChanges returns the servers that have changed in the store since it was last read. It must not be called
 // concurrently.
 func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
 	version, servers, err := s.store.ChangedSince(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
@@ -157,8 +157,8 @@ func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
 	return servers, nil
 }
 
-// publish adds the states that servers have in a catalog version to the active catalog. If version is 0, publish does
-// nothing.
+// publish adds the states that servers have in a catalog version to the active catalog. It does nothing if the version
+// is 0.
 func (s *Service) publish(ctx context.Context, version int64, servers ...*catalog.Server) {
 	if version == 0 {
 		return
@@ -184,7 +184,7 @@ func (s *Service) replaceCatalog(ctx context.Context, next *catalogSnapshot) {
 	s.changes.Notify()
 }
 
-// checkFresh returns [errStale] if the last read of the store was more than [Config.MaxStoreAge] ago.
+// checkFresh returns [errStale] if the store was last read longer than [Config.MaxStoreAge] ago.
 func (s *Service) checkFresh() error {
 	if s.cfg.Source != sqlstore.SQLite && s.catalogAge() > cmp.Or(s.cfg.MaxStoreAge, defaultMaxStoreAge) {
 		return errStale
@@ -192,8 +192,8 @@ func (s *Service) checkFresh() error {
 	return nil
 }
 
-// catalogAge returns the time since the store was last read. If the monotonic clock and the wall clock disagree, it
-// returns the longer time, because the monotonic clock may stop while the machine sleeps.
+// catalogAge returns how long ago the store was last read. It measures this with the monotonic clock and with the wall
+// clock and returns the longer time, because the monotonic clock may stop while the machine sleeps.
 func (s *Service) catalogAge() time.Duration {
 	read, now := s.lastRead.Load(), time.Now()
 	return max(now.Sub(*read), now.Round(0).Sub(read.Round(0)))

@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// These are the maximum sizes of the parts of a tool in the response to GetTool. maxParameterText is in bytes.
+// These constants limit how many parameters, look-alike names and definitions of a tool are in the response to GetTool.
+// maxParameterText limits the length of a parameter's description, in bytes.
 const (
 	maxPageParameters  = 256
 	maxParameterText   = 4096
@@ -26,21 +27,20 @@ const (
 	maxPageDefinitions = 100
 )
 
-// toolRenderer converts the tools of one server to protobuf messages. It reads data that several tools need only once.
+// toolRenderer converts the tools of a server to protobuf messages. It reads data that several tools have in common
+// only once.
 type toolRenderer struct {
 	server   *catalog.Server
 	settings catalog.Settings
 	store    *store.Store
-	// single is true if only one tool is converted. In that case, only the definition of this tool is read from the
-	// store.
+	// single is true if only one tool is converted, so that only this tool's definition is read from the store.
 	single bool
 	texts  map[catalog.Digest]string
-	// namesBySkeleton maps each skeleton (see [catalog.Skeleton]) to the names of the server's tools with that
-	// skeleton. It is nil until it is needed.
+	// namesBySkeleton is the result of [catalog.Server.NamesBySkeleton]. It is nil until it is needed.
 	namesBySkeleton map[string][]string
 }
 
-// text returns the JSON of a definition, or an empty string if the JSON is not stored.
+// text returns the JSON of a definition, or "" if the JSON is not stored.
 func (s *toolRenderer) text(ctx context.Context, d *catalog.Definition) (_ string, err error) {
 	if d == nil {
 		return "", nil
@@ -79,8 +79,7 @@ func (s *toolRenderer) matches(ctx context.Context, name string, req *policyv1.L
 	return strings.Contains(strings.ToLower(name), wanted) || strings.Contains(strings.ToLower(description), wanted), err
 }
 
-// describedBy returns the title and the description in a definition. They are empty if the JSON is not a valid
-// definition.
+// describedBy returns the title and the description in a definition. If the definition is not valid, both are empty.
 func describedBy(text string) (title, description string) {
 	var in struct {
 		Title       any `json:"title"`
@@ -145,8 +144,8 @@ func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.Catalo
 	return out, nil
 }
 
-// countParameters returns the number of parameters of a definition, and the number of required parameters. Both are
-// zero if the definition can't be parsed.
+// countParameters returns how many parameters a definition has, and how many of them are required. If the definition is
+// not valid, both are zero.
 func countParameters(text string) (all, required int32) {
 	tool, err := classify.Read([]byte(text))
 	if err != nil {
@@ -180,7 +179,7 @@ func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.Catalog
 		effective := proto.CloneOf(derived)
 		if t.Override != nil {
 			class := t.ClassWith(d)
-			effective.Category, effective.Risk, effective.Tags, effective.Confidence = class.Category, class.Risk, class.Tags, 1 // an operator's classification is certain
+			effective.Category, effective.Risk, effective.Tags, effective.Confidence = class.Category, class.Risk, class.Tags, 1 // an operator's classification has the confidence 1
 			out.Derived = derived
 		}
 		out.Classification = effective
@@ -192,13 +191,13 @@ func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.Catalog
 	return out, nil
 }
 
-// digestOf converts the digest in a request. Validation has already ensured that the digest has 32 bytes.
+// digestOf converts the digest in a request, which the validation of requests accepts only if it has 32 bytes.
 func digestOf(text []byte) (d catalog.Digest) {
 	copy(d[:], text)
 	return d
 }
 
-// truncate truncates a string to a maximum number of bytes. It never leaves a part of a character at the end.
+// truncate shortens a string to a maximum number of bytes without splitting a character.
 func truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -245,7 +244,7 @@ var pinModes = map[catalog.Mode]policyv1.PinMode{
 	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
 }
 
-// newest returns the last time at which a gateway reported a complete list, or the zero time if there was no such
+// newest returns the time of the newest whole list that a gateway reported, or the zero time if there was no such
 // report.
 func newest(lists map[string]time.Time) (last time.Time) {
 	for _, at := range lists {

@@ -28,13 +28,13 @@ var (
 
 const maxLogged = 10
 
-// maxLeftOutName is the maximum length in bytes of the name that is reported for a tool that can't be parsed. A longer
-// name is truncated.
+// maxLeftOutName limits how long, in bytes, the reported name of a tool is that can't be parsed. Longer names are
+// shortened.
 const maxLeftOutName = 128
 
-// maxReports is the maximum number of reports that are received at a time, each of up to [MaxList] bytes. The limit
-// applies separately to lists that callers requested and to lists that gateways requested for themselves.
-// maxReportsEach is the maximum number per owner.
+// maxReports limits how many reports, each of up to [MaxList] bytes, are received at the same time. Lists that callers
+// requested and lists that gateways requested for themselves have separate limits. maxReportsEach limits how many of
+// the reports may come from one owner.
 const (
 	maxReports     = 8
 	maxReportsEach = 2
@@ -49,9 +49,9 @@ type catalogServer struct {
 // ReportTools implements policyv1.CatalogServiceServer.
 //
 // A report needs two slots. The first slot limits the memory that is used while the report is received. Several reports
-// can be received at a time, because a sender may be slow. The second slot comes from listSlots, because parsing the
-// definitions in a list takes as long as evaluating thousands of calls. Each principal has its own limit on slots. For
-// lists that gateways request for themselves, each server has its own limit instead.
+// can be received at a time, because a sender may be slow. The second slot is one of listSlots, because it takes as
+// long to parse the definitions in a list as to evaluate thousands of calls. The number of slots is limited for each
+// principal. For lists that gateways request for themselves, it is limited for each server instead.
 func (c catalogServer) ReportTools(stream reportStream) error {
 	ctx := stream.Context()
 	head, err := receiveHead(stream)
@@ -110,7 +110,7 @@ func (c catalogServer) ReportTools(stream reportStream) error {
 }
 
 // readTools parses the tools of a list and adds them to a report. It adds the names of tools that can't be parsed to
-// report.LeftOut. The result maps the index of a tool in the list to its index in report.Tools.
+// report.LeftOut. The result contains the index in report.Tools of each parsed tool, by its index in the list.
 func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *catalog.Report) (map[int]int, error) {
 	indexes := make(map[int]int, len(tools))
 	for i, t := range tools {
@@ -118,7 +118,7 @@ func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *ca
 			return nil, ctx.Err()
 		}
 		listed, err := catalog.ParseListed(t.GetName(), t.GetDefinitionJson())
-		if err != nil { // a definition that can't be parsed has no classification
+		if err != nil { // a definition that can't be parsed can't be classified
 			report.LeftOut = append(report.LeftOut, truncate(t.GetName(), maxLeftOutName))
 			continue
 		}
@@ -144,7 +144,7 @@ func receiveHead(stream reportStream) (*policyv1.ReportHead, error) {
 	}
 }
 
-// receive returns the tools of a report. The head of the report must have been received before.
+// receive returns the tools of a report. The caller must have received the head of the report before.
 func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) {
 	size := 0
 	for {
@@ -164,13 +164,13 @@ func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) 
 	}
 }
 
-// report applies a server's list of tools to the catalog and returns the state of each definition in the list. If the
-// list changes nothing, report does not access the store.
+// report applies a server's list of tools to the catalog, and returns the state of each definition in the list. If the
+// list changes nothing, report does not use the store.
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
 	duplicate := catalog.FindDuplicate(r.Tools)
-	// A list for one session that contains a duplicate name is refused only for that session. The server is not
-	// quarantined.
+	// If the list was requested in a session, it is only refused. The server is not quarantined, because other sessions
+	// are not affected.
 	if duplicate != "" && r.To != "" {
 		return nil, fmt.Errorf("%w: %q", errDuplicateTool, duplicate)
 	}
@@ -208,8 +208,8 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 			"server", server, "tools", strings.Join(newlyWaiting[:min(len(newlyWaiting), maxLogged)], ", "), "waiting", len(newlyWaiting), "do", "sluice catalog diff "+server)
 	}
 	s.publish(ctx, version, after)
-	if version == 0 && s.cfg.Source != sqlstore.SQLite { // another process may have stored the list
-		s.reading.Forget("") // a read that has begun may be too old
+	if version == 0 && s.cfg.Source != sqlstore.SQLite { // the list may already be stored by another process
+		s.reading.Forget("") // a read that has already begun may miss this list
 		if err := s.catchUp(ctx); err != nil {
 			return nil, err
 		}

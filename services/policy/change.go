@@ -30,45 +30,46 @@ import (
 )
 
 const (
-	// changeServer and changeMethod are the server and the method that an approval of a change to the documents
-	// contains. No real server has this method.
+	// changeServer and changeMethod are the server and the method of the call that an approval of a change is bound to.
+	// No real server has this method.
 	changeServer, changeMethod = "sluice-policy", "policy/apply"
-	// changeFormat is the version of the format from which the id of a change is computed.
+	// changeFormat is the version of the format from which the ids of changes are computed.
 	changeFormat = "sluice-policy-change-1"
-	// changeHolder is the name under which this service claims approvals. changeLease is how long such a claim is
-	// valid.
+	// changeHolder is the name under which this service claims approvals. changeLease is how long a claim is valid.
 	changeHolder, changeLease = "policy", 30 * time.Second
-	// approvalTimeout limits the time of one request to the approval service. cleanupTimeout limits the time of the
-	// requests that follow the activation of documents. If such a request fails, the activation stays valid.
+	// approvalTimeout limits how long a request to the approval service may take. cleanupTimeout limits how long the
+	// requests may take that follow the activation of documents. If these fail, the activation is valid nevertheless.
 	approvalTimeout, cleanupTimeout = 5 * time.Second, 2 * time.Second
-	// maxSignatures is the maximum number of times that a decision is signed for one request. The decision is signed
-	// again if the approval service reports that it has seen a newer revision.
+	// maxSignatures limits how often a decision is signed for one request. It must be signed again if the approval
+	// service has already seen a newer revision.
 	maxSignatures = 3
 )
 
-// policyChange is a request to replace the active documents. The request needs an approval.
+// policyChange is a request to replace the active documents, which needs an approval.
 type policyChange struct {
 	service  *Service
 	author   *identityv1.Principal
 	request  *policyv1.ApplyDocumentsRequest
 	compiled *compiledDocuments
 
-	// base is the active revision, which the change replaces if it is approved. The field id identifies the change.
-	base   store.Revision
+	// base is the active revision, which the change replaces.
+	base store.Revision
+	// id identifies the change, and params describes it to approvers as JSON.
 	id     string
 	params string
 }
 
-// changeApproval is an approval that has been claimed for a change. It contains the id of the approval, the number of
-// the activation that the change replaces, and a JSON array of the people who approved the change.
+// changeApproval is an approval that was claimed for a change.
 type changeApproval struct {
-	id       string
+	id string
+	// replaces is the number of the activation that the change replaces.
 	replaces int64
-	people   string
+	// people is a JSON array with the people who approved the change.
+	people string
 }
 
-// changeTerms returns the terms on which people approve changes to the documents, for example the quorum. It returns
-// nil if changes need no approval.
+// changeTerms returns the terms for approvals of changes to the documents, such as the quorum. It returns nil if
+// changes need no approval.
 func changeTerms(c *config.PolicyChanges) *policyv1.ApprovalTerms {
 	if c == nil {
 		return nil
@@ -79,14 +80,14 @@ func changeTerms(c *config.PolicyChanges) *policyv1.ApprovalTerms {
 	}
 }
 
-// authorOf returns the principal on whose behalf the approval of the caller's change is requested.
+// authorOf returns the principal for whom the approval of the caller's change is requested.
 func authorOf(caller *authn.Caller) *identityv1.Principal {
 	p := proto.CloneOf(caller.Person)
 	p.Session, p.Run = "", ""
 	return p
 }
 
-// checkApprovers returns an error if the number of people who may approve the author's changes is less than the quorum.
+// checkApprovers returns an error if fewer people than the quorum may approve changes by the author.
 func checkApprovers(terms *policyv1.ApprovalTerms, people *engine.Approvers, author string) error {
 	var able []string
 	for _, p := range people.Deciders {
@@ -106,7 +107,8 @@ func checkApprovers(terms *policyv1.ApprovalTerms, people *engine.Approvers, aut
 		errUnapprovable, terms.GetQuorum(), of, len(able))
 }
 
-// apply makes the documents active if the change has been approved. Otherwise it requests an approval.
+// apply makes the documents active if people have approved the change. Otherwise it requests an approval and returns an
+// error that says so.
 func (c *policyChange) apply(ctx context.Context, caller *authn.Caller) (*store.Revision, bool, error) {
 	s := c.service
 	var err error
@@ -135,7 +137,7 @@ func (c *policyChange) apply(ctx context.Context, caller *authn.Caller) (*store.
 }
 
 // stage sets the id and the params of the change. If the same change was staged before, stage uses the params that
-// people were shown at that time, although the catalog may have changed since.
+// approvers already see, although the catalog may have changed since then.
 func (c *policyChange) stage(ctx context.Context, documents string) error {
 	s := c.service
 	sum := canonicaljson.Sum(changeFormat, strconv.FormatInt(c.base.Number, 10), c.base.ID, documents, c.author.GetTenant(), c.author.GetSubject(), c.request.GetComment())
@@ -158,20 +160,19 @@ func (c *policyChange) stage(ctx context.Context, documents string) error {
 	return nil
 }
 
-// call returns the change in the form of a call, because an approval is bound to a call. The name of the call
-// identifies the new documents, and the server identity identifies the activation that they replace. The params contain
-// both, too.
+// call returns a call that stands for the change, because approvals are bound to calls. Its name identifies the new
+// documents, and its server identity identifies the activation that they replace. Its params contain both, too.
 func (c *policyChange) call() *approvalv1.BoundCall {
 	id := documentsID(c.compiled.documents)
-	digest, _ := hex.DecodeString(id) // documentsID returns hexadecimal digits
+	digest, _ := hex.DecodeString(id) // documentsID returns hexadecimal digits, so this can't fail
 	return &approvalv1.BoundCall{
 		ServerIdentity: fmt.Sprintf("policy activation %d %s", c.base.Number, c.base.ID),
 		Call:           &policyv1.Call{Server: changeServer, Method: changeMethod, Name: id[:16], DefinitionDigest: digest, ParamsJson: c.params},
 	}
 }
 
-// decide returns the decision that the change needs an approval. The signed decision also contains the approval id and
-// the attempt in the parameter use. Both are empty in a request for an approval.
+// decide returns the decision that the change needs an approval, and the same decision signed. The signature covers the
+// approval id and the attempt in use, which are empty in a request for an approval.
 func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decision, *policyv1.SignedDecision, error) {
 	set, rule := c.service.active.Load(), canonicaljson.Sum(changeFormat)
 	d := &policyv1.Decision{
@@ -183,8 +184,9 @@ func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decisi
 	return d, signed, err
 }
 
-// ask sends a request to the approval service. If the approval service has seen a newer revision than the one in the
-// signed decision, ask calls the function send again, which signs a new decision.
+// ask calls the function send, which sends a request with a signed decision to the approval service. If the approval
+// service has seen a newer revision than the one in the decision, ask calls the function again, so that a new decision
+// is signed.
 func (c *policyChange) ask(ctx context.Context, send func(context.Context) error) error {
 	for n := 1; ; n++ {
 		err := func() error {
@@ -205,8 +207,7 @@ func (c *policyChange) ask(ctx context.Context, send func(context.Context) error
 	}
 }
 
-// requestApproval requests an approval of the change. If the change already has an approval, requestApproval returns
-// it.
+// requestApproval requests an approval of the change, or returns the approval that was requested before.
 func (c *policyChange) requestApproval(ctx context.Context) (*approvalv1.Approval, error) {
 	var resp *approvalv1.RequestApprovalResponse
 	err := c.ask(ctx, func(ctx context.Context) error {
@@ -232,10 +233,10 @@ func (c *policyChange) requestApproval(ctx context.Context) (*approvalv1.Approva
 	return asked, nil
 }
 
-// applyApproved claims an approval and makes the documents active. If votes are still missing, it returns an error that
-// says that the approval is pending.
+// applyApproved claims an approval and makes the documents active. If more people must approve the change, it returns
+// an error that says so.
 func (c *policyChange) applyApproved(ctx context.Context, caller *authn.Caller, asked *approvalv1.Approval) (*store.Revision, bool, error) {
-	switch asked.GetState() { //nolint:exhaustive // RequestApproval returns no other state
+	switch asked.GetState() { //nolint:exhaustive // RequestApproval returns only the states that are handled here
 	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING:
 		return nil, false, c.pendingError(asked)
 	case approvalv1.ApprovalState_APPROVAL_STATE_APPROVED, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN:
@@ -259,7 +260,7 @@ func (c *policyChange) applyApproved(ctx context.Context, caller *authn.Caller, 
 		c.cancelOutdated(ctx)
 	case errors.Is(err, store.ErrRevisionChanged), errors.Is(err, store.ErrApprovalUsed):
 		c.complete(ctx, asked, claim, approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
-	default: // it is not known whether the documents are active, so the same change may be claimed again
+	default: // it is not known whether the documents are active, so another request for this change must be able to claim the approval
 		c.complete(ctx, asked, claim, approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN)
 	}
 	return active, changed, err
@@ -294,8 +295,8 @@ func (c *policyChange) claim(ctx context.Context, asked *approvalv1.Approval, id
 	}
 }
 
-// check checks that a claimed approval is for this change, and that enough people other than the author approved the
-// change. The approval service has already made the same checks.
+// check returns an error unless a claimed approval is for this change, and enough people other than the author have
+// approved it. The approval service has made the same checks before.
 func (c *policyChange) check(claimed *approvalv1.Claimed) (*changeApproval, error) {
 	want, have := c.call(), claimed.GetBound()
 	var people []string
@@ -314,9 +315,9 @@ func (c *policyChange) check(claimed *approvalv1.Claimed) (*changeApproval, erro
 	return &changeApproval{id: claimed.GetApproval().GetId(), replaces: c.base.Number, people: string(text)}, err
 }
 
-// complete reports to the approval service whether the documents were activated after a claim. If the report fails, the
-// claim's lease expires, and the approval service treats the outcome as unknown. The store never activates documents
-// twice with the same approval.
+// complete tells the approval service whether the documents were activated after a claim. If this fails, the claim
+// expires and the approval service treats the outcome as unknown. This is safe, because the store never activates
+// documents twice with the same approval.
 func (c *policyChange) complete(ctx context.Context, asked *approvalv1.Approval, claim string, outcome approvalv1.CallOutcome) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
@@ -326,8 +327,8 @@ func (c *policyChange) complete(ctx context.Context, asked *approvalv1.Approval,
 	}
 }
 
-// cancelOutdated cancels the approvals of changes that would replace an older revision, because these changes can no
-// longer become active. If a cancellation fails, the approval expires later, and claiming it activates nothing.
+// cancelOutdated cancels the approvals of changes that replace an older revision, because these changes can't become
+// active any more. If this fails, the approvals expire later, and claiming them activates nothing.
 func (c *policyChange) cancelOutdated(ctx context.Context) {
 	s := c.service
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(context.WithoutCancel(ctx), c.author), cleanupTimeout)
@@ -346,7 +347,7 @@ func (c *policyChange) cancelOutdated(ctx context.Context) {
 	}
 }
 
-// pendingError returns the error for a change for which votes are still missing.
+// pendingError returns the error for a change that more people must approve.
 func (c *policyChange) pendingError(a *approvalv1.Approval) error {
 	until := a.GetDecideBefore().AsTime().UTC().Format(time.RFC3339)
 	return &rpc.Error{
@@ -364,10 +365,10 @@ func claimedError(a *approvalv1.Approval) error {
 	}
 }
 
-// refusedChange returns the error for a change whose approval was refused.
+// refusedChange returns the error for a change for which the approval service refused the request.
 func refusedChange(r *approvalv1.Refusal) error {
 	wait := r.GetRetryAfter().AsDuration()
-	switch r.GetCode() { //nolint:exhaustive // the other codes do not need more words
+	switch r.GetCode() { //nolint:exhaustive // the other codes have no error of their own
 	case commonv1.Code_CODE_APPROVAL_DENIED:
 		return &rpc.Error{
 			Code: codes.FailedPrecondition, Reason: "POLICY_CHANGE_DENIED", RetryAfter: wait,
@@ -385,7 +386,7 @@ func refusedChange(r *approvalv1.Refusal) error {
 	}
 }
 
-// deniers returns the people who denied an approval.
+// deniers returns the first person who denied an approval.
 func deniers(a *approvalv1.Approval) string {
 	for _, v := range a.GetVotes() {
 		if v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY {
@@ -395,7 +396,7 @@ func deniers(a *approvalv1.Approval) string {
 	return "a person"
 }
 
-// peopleOf returns the names of people in a JSON array.
+// peopleOf returns the people in a JSON array of names.
 func peopleOf(text string) (people []string) {
 	if json.Unmarshal([]byte(text), &people) != nil {
 		return nil

@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// maxChangeFlips is the maximum number of calls with a changed result that approvers are shown for each kind of
-	// change. The changed lines of the documents are always shown completely.
+	// maxChangeFlips limits how many calls whose result changes approvers see for each kind of change. They always see
+	// all changed lines of the documents.
 	maxChangeFlips = 100
-	// maxChangeParams is the maximum size in bytes of the text that approvers are shown.
+	// maxChangeParams limits the size of the text that approvers see, in bytes.
 	maxChangeParams = 1 << 20
 )
 
-// changeText is the text about a change that approvers see, as JSON. Of the calls whose result changes, the calls that
-// become less restricted come first.
+// changeText is the text about a change that approvers see, as JSON. Opens, Closes and Terms list the calls that become
+// less restricted, that become more restricted, and whose limits or approval terms change.
 type changeText struct {
 	Revision string `json:"revision"`
 	Replaces string `json:"replaces"`
 	Author   string `json:"author"`
 	Reason   string `json:"reason"`
-	// Comparison says whether calls that Opens does not list may also become less restricted.
+	// Comparison says whether further calls may become less restricted than those in Opens.
 	Comparison string   `json:"comparison"`
 	Opens      []string `json:"opens"`
-	// MayOpen lists rules that may make calls that Opens does not list less restricted.
+	// MayOpen lists rules that may make further calls less restricted.
 	MayOpen []string     `json:"may_open,omitempty"`
 	Closes  []string     `json:"closes,omitempty"`
 	Terms   []string     `json:"other_limits_or_terms,omitempty"`
@@ -39,7 +39,7 @@ type changeText struct {
 }
 
 // changeFile contains the changed lines of a document. Removed lines begin with `-`, and added lines begin with `+`.
-// The field Line is the number of the first changed line.
+// Line is the number of the first changed line.
 type changeFile struct {
 	Path  string   `json:"path"`
 	State string   `json:"state"`
@@ -47,7 +47,7 @@ type changeFile struct {
 	Lines []string `json:"lines"`
 }
 
-// describe returns the text about the change that approvers see.
+// describe returns the text about the change that approvers see, as JSON.
 func (c *policyChange) describe(ctx context.Context, documents string) (string, error) {
 	s := c.service
 	base, err := s.compileStored(ctx, &c.base)
@@ -75,14 +75,15 @@ func (c *policyChange) describe(ctx context.Context, documents string) (string, 
 	return string(text), err
 }
 
-// changeComparison contains the first changed results of each kind (see policyv1.FlipKind).
+// changeComparison contains the calls whose result changes, by kind of change. It has at most maxChangeFlips calls of
+// each kind, and the number of all calls.
 type changeComparison struct {
 	totals *policyv1.DiffTotals
 	flips  map[policyv1.FlipKind][]*policyv1.Flip
 	counts map[policyv1.FlipKind]int
 }
 
-// compareChange compares the active documents with the documents of a change.
+// compareChange compares the active documents with the documents in a change.
 func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.Document) (*changeComparison, error) {
 	out := &changeComparison{flips: make(map[policyv1.FlipKind][]*policyv1.Flip), counts: make(map[policyv1.FlipKind]int)}
 	err := s.newDocumentsDiffer(s.active.Load(), maxChangeWork).diff(ctx, before, after, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
@@ -97,7 +98,7 @@ func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.D
 	return out, cmp.Or(err, ctx.Err())
 }
 
-// texts returns a description of each changed result of the given kind.
+// texts describes the calls whose result changes in the given way.
 func (c *changeComparison) texts(kind policyv1.FlipKind) []string {
 	out := []string{}
 	for _, f := range c.flips[kind] {
@@ -153,7 +154,8 @@ func ruleText(r *policyv1.RuleRef) string {
 	return r.GetDocument() + "/" + r.GetRule()
 }
 
-// changedFiles returns the documents that differ between the two lists. Both lists must be sorted by path.
+// changedFiles returns the documents that differ between the two lists, with their changed lines. Both lists must be
+// sorted by path.
 func changedFiles(before, after []*policyv1.Document) []changeFile {
 	out := []changeFile{}
 	for len(before) > 0 || len(after) > 0 {
@@ -174,8 +176,8 @@ func changedFiles(before, after []*policyv1.Document) []changeFile {
 	return out
 }
 
-// changedLines returns the lines of two texts without the lines at the beginning and the end that are the same in both
-// texts.
+// changedLines returns the lines of both texts, without the lines at the beginning and at the end that the texts have
+// in common.
 func changedLines(path, state, before, after string) changeFile {
 	was, is := linesOf(before), linesOf(after)
 	same := 0
@@ -196,7 +198,7 @@ func changedLines(path, state, before, after string) changeFile {
 	return out
 }
 
-// linesOf returns the lines of a text. The last line is marked if it does not end with a newline.
+// linesOf returns the lines of a text. If the last line does not end with a newline, it is marked.
 func linesOf(text string) []string {
 	if text == "" {
 		return nil

@@ -13,27 +13,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// These are the maximum sizes of a list of tools. They also apply to ReportTools.
+// These constants limit the size of a list of tools, also in ReportTools.
 const (
-	// MaxTools is the maximum number of tools in a list.
+	// MaxTools limits how many tools a list may have.
 	MaxTools = 10_000
-	// MaxList is the maximum length of a list, in bytes.
+	// MaxList limits the length of a list, in bytes.
 	MaxList = 64 << 20
 )
 
 // ErrList means that the input is not a list of tools.
 var ErrList = errors.New("this is not a list of tools: give the response to `tools/list`, its result, or the array in its result")
 
-// ClassifiedTool is a tool in a list, with its classification.
+// ClassifiedTool is a tool in a list and its classification.
 type ClassifiedTool struct {
 	Name string
 	*policyv1.Classification
 }
 
-// ClassifyList classifies each tool in a list by its definition. The results have the order of the list. The list may
-// be the response to `tools/list` (MCP, Tools, Listing Tools), the result in this response, or the array in this
-// result. Annotations can lower the risk of a tool only if the server is trusted. An error names the tool's position in
-// the list.
+// ClassifyList classifies the tools in a list by their definitions, in the order of the list. The list may be the
+// response to `tools/list` (MCP, Tools, Listing Tools), the result in this response, or the array in this result.
+// Annotations can make the classification of a tool less strict only if the server is trusted. An error contains the
+// position in the list of the tool that it concerns.
 func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
 	definitions, path, err := definitionsIn(list)
 	if err != nil {
@@ -55,7 +55,7 @@ func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
 	return out, nil
 }
 
-// definitionsIn returns the definitions in a list, and the JSON path of the array that contains them.
+// definitionsIn returns the definitions in a list, and the path of the array that contains them, for messages.
 func definitionsIn(list []byte) (definitions []jsontext.Value, path string, _ error) {
 	if len(list) > MaxList {
 		return nil, "", fmt.Errorf("the list is longer than %d MiB", MaxList>>20)

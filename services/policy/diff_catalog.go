@@ -57,13 +57,13 @@ func (s *Service) DiffCatalog(req *policyv1.DiffCatalogRequest, stream grpc.Serv
 	return ctx.Err()
 }
 
-// catalogChanges applies the changes of a request to copies of servers.
+// catalogChanges applies the changes in a request to copies of servers.
 type catalogChanges struct {
-	before, after map[string]*catalog.Server // after only has servers that change
+	before, after map[string]*catalog.Server // after contains only servers that change
 	settings      func(server string) catalog.Settings
 }
 
-// apply applies all changes of a request.
+// apply applies all changes in a request.
 func (c *catalogChanges) apply(req *policyv1.DiffCatalogRequest, operator string) error {
 	if len(req.GetOverrides())+len(req.GetDefinitions()) == 0 && !req.GetAllWaiting() {
 		return errChangeRequired
@@ -89,7 +89,7 @@ func (c *catalogChanges) apply(req *policyv1.DiffCatalogRequest, operator string
 	return nil
 }
 
-// server returns a server in the state after the changes that have been applied so far.
+// server returns the state of a server after the changes that were applied so far.
 func (c *catalogChanges) server(name string) (*catalog.Server, error) {
 	server := cmp.Or(c.after[name], c.before[name])
 	if server == nil {
@@ -154,10 +154,10 @@ func (c *catalogChanges) override(change *policyv1.OverrideChange, by catalog.Ch
 	return err
 }
 
-// A changedTool identifies a tool that the changes affect.
+// A changedTool identifies a tool that changes.
 type changedTool struct{ server, name string }
 
-// tools returns the tools that the changes affect, sorted by server and name.
+// tools returns the tools that change, sorted by server and name.
 func (c *catalogChanges) tools() (out []changedTool) {
 	for _, server := range slices.Sorted(maps.Keys(c.after)) {
 		for _, name := range slices.Sorted(maps.Keys(c.after[server].Tools)) {
@@ -169,9 +169,9 @@ func (c *catalogChanges) tools() (out []changedTool) {
 	return out
 }
 
-// calls returns the calls to a tool that are compared, with no caller set. There is one call for each definition of the
-// tool. If calls with an unknown definition are allowed, there is also one such call. Quarantines are ignored, because
-// they can end without a change to the tool's classification.
+// calls returns the calls to a tool that are compared, without callers. There is one call for each definition of the
+// tool, and one more if calls with an unknown definition are allowed. Quarantines are ignored, because they can end
+// although the tool's classification stays the same.
 func (c *catalogChanges) calls(tool changedTool) (out []diffCall) {
 	settings := c.settings(tool.server)
 	facts := func(server *catalog.Server, digest []byte) engine.Facts {
@@ -193,7 +193,7 @@ func (c *catalogChanges) calls(tool changedTool) (out []diffCall) {
 	return out
 }
 
-// catalogDiffer compares the decisions of the active documents before and after changes to the catalog.
+// catalogDiffer compares the decisions that the active documents make before and after changes to the catalog.
 type catalogDiffer struct {
 	differ
 
@@ -202,8 +202,8 @@ type catalogDiffer struct {
 	mayOpen  map[engine.RuleRef]bool
 }
 
-// newCatalogDiffer compiles the active documents in the same way as DiffRevisions: it ignores emergency stops and the
-// servers that the configuration sets to `mode: observe`.
+// newCatalogDiffer compiles the active documents in the same way as DiffRevisions does. As a result, emergency stops,
+// and observe mode that the configuration sets for servers, are ignored.
 func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes *catalogChanges) (*catalogDiffer, error) {
 	cfg, now := s.cfg, time.Now()
 	cfg.People = *s.holders.Load()
@@ -231,7 +231,7 @@ func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes 
 	return d, nil
 }
 
-// diff compares the calls, and sends the calls whose result changes and the totals.
+// diff compares the calls. It sends those whose result changes, and the totals.
 func (d *catalogDiffer) diff(ctx context.Context, send flipSender) error {
 	tools := d.changes.tools()
 	d.totals.Tools = int64(len(tools))
@@ -242,7 +242,7 @@ func (d *catalogDiffer) diff(ctx context.Context, send flipSender) error {
 	return stream.finish(slices.SortedFunc(maps.Keys(d.mayOpen), func(a, b engine.RuleRef) int { return cmp.Compare(a.String(), b.String()) }))
 }
 
-// calls yields the calls to the given tools. It yields each call once for each caller.
+// calls yields the calls to the given tools, each once for every caller.
 func (d *catalogDiffer) calls(tools []changedTool) iter.Seq[*diffCall] {
 	return func(yield func(*diffCall) bool) {
 		for _, tool := range tools {
@@ -259,7 +259,7 @@ func (d *catalogDiffer) calls(tools []changedTool) iter.Seq[*diffCall] {
 
 // compare compares the decisions on a call before and after the changes.
 func (d *catalogDiffer) compare(call *diffCall) ([]engine.Change, bool) {
-	if call.anyCaller { // the rules are the same for each caller
+	if call.anyCaller { // the result does not depend on the caller
 		for _, r := range d.comparer.MayOpen(call.Call, *call.after) {
 			d.mayOpen[r] = true
 		}

@@ -5,42 +5,42 @@ import (
 	"time"
 )
 
-// These constants limit the work of a comparison. The time in which a comparison waits for other work or for its client
-// does not count as work.
+// These constants limit the work of a comparison. Work does not include the time in which the comparison waits for
+// other requests or for its client.
 const (
-	// maxDiffSlice is the time after which a comparison gives way to other work.
+	// maxDiffSlice is how long a comparison works before it lets others work.
 	maxDiffSlice = 50 * time.Millisecond
-	// maxDiffWork limits the work of one DiffRevisions or DiffCatalog request in each pass over all calls.
+	// maxDiffWork limits how long a DiffRevisions or DiffCatalog request works in each pass over all calls.
 	maxDiffWork = 15 * time.Second
-	// maxChangeWork limits the work of the comparison that is shown to approvers.
+	// maxChangeWork limits how long the comparison for approvers of a change works.
 	maxChangeWork = 3 * time.Second
-	// maxOfflineWork limits the work of a comparison that a command makes in its own process.
+	// maxOfflineWork limits how long a comparison works that a command makes in its own process.
 	maxOfflineWork = time.Minute
 )
 
-// A diffClock divides the work of a comparison into time slices, and limits the work.
+// A diffClock divides the work of a comparison into time slices, and limits its total time.
 type diffClock struct {
-	// slice waits for a time slice. The returned function ends the time slice.
+	// slice waits for a time slice. The function that it returns ends the time slice.
 	slice func(context.Context) (end func(), err error)
-	// limit is the maximum amount of work in one pass.
+	// limit is how long the comparison may work in each pass.
 	limit time.Duration
 
-	end   func() // ends the slice that runs; nil if none runs
+	end   func() // ends the current slice; nil if there is none
 	began time.Time
-	// worked is the total time of the finished slices of the pass. The field steps is the number of steps in the pass.
-	// maxSteps is the maximum number of steps, or -1 if there is no maximum.
+	// The field worked is how long the comparison has worked in the finished slices of the pass. steps counts the steps
+	// of the pass, and maxSteps limits them. maxSteps is -1 if there is no limit.
 	worked          time.Duration
 	steps, maxSteps int64
 }
 
-// startPass begins a pass of at most maxSteps steps. If a time slice is running, startPass ends the slice and does not
-// count its work. If maxSteps is -1, the number of steps is not limited.
+// startPass begins a pass of at most maxSteps steps, or without a limit on the steps if maxSteps is -1. If a time slice
+// has begun, it ends and does not count for the new pass.
 func (c *diffClock) startPass(maxSteps int64) {
 	c.pause()
 	c.worked, c.steps, c.maxSteps = 0, 0, maxSteps
 }
 
-// resume waits for a time slice, unless one is already running.
+// resume waits for a time slice, unless one has already begun.
 func (c *diffClock) resume(ctx context.Context) error {
 	if c.end != nil {
 		return nil
@@ -53,7 +53,7 @@ func (c *diffClock) resume(ctx context.Context) error {
 	return nil
 }
 
-// pause ends the running time slice, if there is one.
+// pause ends the current time slice, if there is one.
 func (c *diffClock) pause() {
 	if c.end != nil {
 		c.end()
@@ -62,8 +62,8 @@ func (c *diffClock) pause() {
 	}
 }
 
-// step reports whether the pass may compare another call. If it may, step ensures that a time slice is running. The
-// pass may not compare another call if ctx is done, or if the work or the number of steps has reached its limit.
+// step reports whether the pass may compare one more call. If so, a time slice has begun when step returns. If ctx is
+// done, or if the limit of the work or of the steps is reached, step returns false.
 func (c *diffClock) step(ctx context.Context) (bool, error) {
 	if c.end != nil && time.Since(c.began) > maxDiffSlice {
 		c.pause()
@@ -81,6 +81,6 @@ func (c *diffClock) step(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// ended reports whether ctx is done. In that case a comparison ends early and returns no error, because the totals say
-// that it ended early.
+// ended reports whether ctx is done. A comparison then ends early without an error, because the totals say that it
+// ended early.
 func ended(ctx context.Context) bool { return ctx.Err() != nil }

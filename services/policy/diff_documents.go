@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxDiffTags is the maximum number of tags that a tool outside the catalog is assumed to have.
+// maxDiffTags limits how many different tags are tried for a tool that is not in the catalog.
 const maxDiffTags = 100
 
-// documentsDiffer compares the decisions that two versions of documents make.
+// documentsDiffer compares the decisions of two versions of documents.
 type documentsDiffer struct {
 	differ
 
@@ -25,17 +25,17 @@ type documentsDiffer struct {
 	recorded []*policyv1.RecordedCall
 
 	// targets contains the targets of the recorded calls, by server. groups contains the groups of the configured
-	// tokens.
+	// tokens, by principal.
 	targets map[string]*recordedTargets
 	groups  map[tokenKey][]string
 }
 
-// tokenKey identifies the principal of a token.
+// tokenKey identifies the principal of a configured token.
 type tokenKey struct{ tenant, subject, agent string }
 
-// diff compares two versions of documents. It sends the calls whose result changes, and the totals. If the documents do
-// not load, the totals contain the findings. diff applies `mode: observe` in the documents, but ignores the servers
-// that the configuration sets to `mode: observe`.
+// diff compares two versions of documents. It sends the calls whose result changes, and the totals. If documents can't
+// be used, the totals contain the findings instead. diff takes into account observe mode in the documents, but not
+// observe mode that the configuration sets for servers.
 func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Document, send flipSender) error {
 	defer d.clock.pause()
 	if err := d.clock.resume(ctx); err != nil {
@@ -56,8 +56,8 @@ func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Do
 	return stream.finish(mayOpen)
 }
 
-// compile compiles both versions of the documents into d.before and d.after. If the documents do not load, it sets the
-// findings in the totals instead. It also returns the parsed documents.
+// compile compiles both versions of the documents into d.before and d.after, and returns the parsed documents. If
+// documents can't be used, it sets the findings in the totals instead.
 func (d *documentsDiffer) compile(before, after []*policyv1.Document) (old, next []engine.Document) {
 	now := time.Now()
 	d.totals = &policyv1.DiffTotals{Servers: int32(len(d.servers))}
@@ -77,35 +77,32 @@ func (d *documentsDiffer) compile(before, after []*policyv1.Document) (old, next
 	return old, next
 }
 
-// compare compares the decisions of both versions on a call.
+// compare compares the decisions of both versions of the documents on a call.
 func (d *documentsDiffer) compare(call *diffCall) ([]engine.Change, bool) {
 	return engine.Compare(d.before, d.after, call.Call)
 }
 
-// A diffTarget is the target of calls by several callers: a tool, or a method and a name. It contains what all these
-// calls have in common.
+// A diffTarget is what several compared calls have in common, namely a tool, or a method and a name.
 type diffTarget struct {
-	call diffCall // without a caller and facts
-	// classes contains the facts about the tool that are assumed for the call of each caller. It is empty if only
-	// recorded calls are compared. It is also empty if listed is true, because then the facts in the catalog are used.
+	call diffCall // has neither a caller nor facts
+	// classes contains the facts about the tool that are tried for every caller. It is empty if only recorded calls are
+	// compared, or if listed is true, because the facts from the catalog are then used.
 	classes  []engine.Facts
 	listed   bool
 	recorded []*policyv1.RecordedCall
-	calls    int64 // the number of recorded calls
+	calls    int64 // number of recorded calls
 }
 
-// targetKey identifies the target of recorded calls on a server.
+// targetKey identifies a target on a server.
 type targetKey struct{ method, name, ref string }
 
-// recordedTargets contains the targets of the recorded calls on one server, sorted by the number of calls, the highest
-// number first.
+// recordedTargets contains the targets of the recorded calls on a server. The target with the most calls comes first.
 type recordedTargets struct {
 	all   []*diffTarget
 	byKey map[targetKey]*diffTarget
 }
 
-// find returns the target of recorded calls that is the same as the target of a generated call, or nil if there is
-// none.
+// find returns the target of recorded calls that a generated call has, or nil if no recorded call has it.
 func (r *recordedTargets) find(c *diffCall) *diffTarget {
 	if r == nil || c.pattern != "" || c.serverPattern != "" {
 		return nil
@@ -113,7 +110,7 @@ func (r *recordedTargets) find(c *diffCall) *diffTarget {
 	return r.byKey[targetKey{c.Method, c.Tool, c.Ref}]
 }
 
-// findRecorded sets the targets of the recorded calls and the groups of the configured tokens.
+// findRecorded groups the recorded calls by target, and collects the groups of the configured tokens.
 func (d *documentsDiffer) findRecorded() {
 	d.targets, d.groups = make(map[string]*recordedTargets), make(map[tokenKey][]string)
 	for _, t := range d.cfg.Tokens {
@@ -123,7 +120,7 @@ func (d *documentsDiffer) findRecorded() {
 		c := r.GetCall()
 		call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef()}
 		if call.OfTool() {
-			call.Method = "" // as in generated calls, so that both become one flip
+			call.Method = "" // generated calls have this method, so that a recorded and a generated call become one flip
 		}
 		of := d.targets[call.Server]
 		if of == nil {
@@ -143,8 +140,8 @@ func (d *documentsDiffer) findRecorded() {
 	}
 }
 
-// calls yields all calls that are compared. It begins with the calls on servers that have recorded calls. The calls are
-// generated one at a time, because the documents may name many servers and many tools.
+// calls yields all calls to compare. First come the calls to servers for which calls were recorded. The calls are
+// generated one by one, because the documents may name many servers and tools.
 func (d *documentsDiffer) calls() iter.Seq[*diffCall] {
 	return func(yield func(*diffCall) bool) {
 		names := d.serverNames()
@@ -169,7 +166,7 @@ func (d *documentsDiffer) calls() iter.Seq[*diffCall] {
 	}
 }
 
-// callsOfServer yields the calls on a server. The recorded calls come first. It returns false if yield returned false.
+// callsOfServer yields the calls to a server, beginning with the recorded calls. It returns false if yield does.
 func (d *documentsDiffer) callsOfServer(generated iter.Seq[diffTarget], recorded *recordedTargets, yield func(*diffCall) bool) bool {
 	if recorded != nil {
 		for target := range generated {
@@ -192,7 +189,7 @@ func (d *documentsDiffer) callsOfServer(generated iter.Seq[diffTarget], recorded
 }
 
 // serverNames returns the servers that are configured, that are in the catalog, or that the documents name. If no
-// server is configured, it adds an example for each server pattern in the documents.
+// server is configured, it adds an example for each server pattern of the documents.
 func (d *documentsDiffer) serverNames() []engine.Mention {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(d.cfg.Servers)), maps.Keys(d.servers))
 	var examples []engine.Mention
@@ -211,8 +208,7 @@ func (d *documentsDiffer) serverNames() []engine.Mention {
 	return append(out, examples...)
 }
 
-// generatedTargets yields the targets on a server: the tools that the server lists, and the targets that the documents
-// mention.
+// generatedTargets yields the tools that a server lists, and the targets that the documents mention.
 func (d *documentsDiffer) generatedTargets(server engine.Mention) iter.Seq[diffTarget] {
 	return func(yield func(diffTarget) bool) {
 		listed := make(map[string]bool)
@@ -247,14 +243,14 @@ func (d *documentsDiffer) generatedTargets(server engine.Mention) iter.Seq[diffT
 	}
 }
 
-// callsOf yields the recorded calls of a target. It then yields generated calls: one call by each caller with each of
-// the facts in classes. It returns false if yield returned false. The journal does not record groups, so the caller of
-// a recorded call gets the groups of the caller's configured token.
+// callsOf yields the recorded calls of a target. Then it yields one generated call by each caller with each of the
+// facts. It returns false if yield does. The journal does not record groups, so a recorded caller gets the groups of
+// its configured token.
 func (d *documentsDiffer) callsOf(target *diffTarget, yield func(*diffCall) bool) bool {
 	for _, r := range target.recorded {
 		subject, err := unpackSubject(r.GetSubject())
 		if err != nil {
-			continue // the gateway records no such caller
+			continue // the gateway records no such callers
 		}
 		d.setGroups(&subject.Caller)
 		for i := range subject.Chain {
@@ -283,13 +279,13 @@ func (d *documentsDiffer) callsOf(target *diffTarget, yield func(*diffCall) bool
 	return true
 }
 
-// setGroups sets the groups of a principal to the groups of its configured token.
+// setGroups sets the groups of a principal to those of its configured token.
 func (d *documentsDiffer) setGroups(p *engine.Principal) {
 	p.Groups = d.groups[tokenKey{p.Tenant, p.Name, p.Agent}]
 }
 
-// facts returns the facts about a tool as if its definition were accepted, because the comparison is about documents
-// and not about the catalog. If the digest is unknown, facts uses the newest accepted definition.
+// facts returns the facts about a tool. It treats the definition as accepted, because the comparison concerns documents
+// and not the catalog. If the digest is unknown, it uses the newest accepted definition.
 func (d *documentsDiffer) facts(server, tool string, digest []byte) engine.Facts {
 	known := d.servers[server]
 	if known == nil {

@@ -23,44 +23,45 @@ import (
 )
 
 const (
-	// maxDiffCallers is the maximum number of callers whose calls are compared.
+	// maxDiffCallers limits for how many callers calls are compared.
 	maxDiffCallers = 200
-	// maxTargetFlips is a total size in bytes. When the collected flips are larger, they are sent even if further calls
-	// of the same target follow. As a result, there may be several flips that differ only in their callers.
+	// maxTargetFlips limits the total size of the flips that are collected for a target, in bytes. If they are larger,
+	// they are sent although more calls of this target follow, so that there may be several flips that differ only in
+	// their callers.
 	maxTargetFlips = 4 << 20
-	// maxFlipSubjects is the maximum number of further subjects that one flip lists.
+	// maxFlipSubjects limits how many subjects a flip lists in addition to the first one.
 	maxFlipSubjects = 20
 )
 
-// differ compares the decisions that two sets of policies make on calls. It collects the flips, which are the calls
-// whose result changes.
+// differ compares the decisions of two sets of policies on calls. It collects the flips, which are the calls whose
+// result changes.
 type differ struct {
 	cfg           Config
 	before, after *engine.Set
-	documents     []engine.Document // of both sets
+	documents     []engine.Document // documents of both sets
 	totals        *policyv1.DiffTotals
 	clock         diffClock
 
 	callers    []engine.Subject
-	configured int // the number of callers of configured tokens, which follow the first caller
+	configured int // number of callers with configured tokens, which follow the first caller
 
 	flips map[flipID]*collectedFlip
-	size  int    // of flips, in bytes
-	key   []byte // a buffer
+	size  int    // size of flips in bytes
+	key   []byte // buffer that is used again
 }
 
-// A flipID is the SHA-256 digest of everything in a flip except its callers. Flips that differ only in their callers
-// have the same flipID.
+// A flipID is the SHA-256 digest of everything in a flip except for its callers, so flips that differ only in their
+// callers have the same flipID.
 type flipID [sha256.Size]byte
 
-// A collectedFlip is a flip together with its callers.
+// A collectedFlip is a flip with the set of its callers.
 type collectedFlip struct {
 	*policyv1.Flip
 	callers map[string]bool
 }
 
-// sendFlips compares calls and sends the flips. The function compare returns the changes of a call, and reports whether
-// it is certain that there are no further changes.
+// sendFlips compares calls and sends the flips. The function compare returns the changes for a call, and reports
+// whether it is certain that there are no others.
 func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool)) error {
 	steps := int64(-1)
 	return stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
@@ -73,9 +74,8 @@ func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.S
 	})
 }
 
-// compareCalls compares calls and passes the flips to the function emit. It uses no time slice while that function
-// runs. If the parameter count is true, it adds the calls to the totals. The result complete is false if the comparison
-// ended early.
+// compareCalls compares calls and passes the flips to emit. Its time slice is paused while emit runs. If count is true,
+// it adds the calls to the totals. It returns false if the comparison ended early.
 func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool), count bool, emit flipSink) (complete bool, err error) {
 	defer d.clock.pause()
 	if err := d.clock.resume(ctx); err != nil && !ended(ctx) {
@@ -107,7 +107,7 @@ func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], co
 	return complete, d.flush(emit)
 }
 
-// count adds a call to the totals. The parameter certain is false if there may be further flips for the call.
+// count adds a call to the totals. If certain is false, there may be further flips for the call.
 func (d *differ) count(call *diffCall, certain bool) {
 	d.totals.Compared++
 	if call.generated {
@@ -118,8 +118,7 @@ func (d *differ) count(call *diffCall, certain bool) {
 	}
 }
 
-// flush passes the collected flips to the function emit and removes them from the differ. While that function runs, no
-// time slice is used.
+// flush passes the collected flips to emit and removes them from d. The time slice is paused while emit runs.
 func (d *differ) flush(emit flipSink) error {
 	d.clock.pause()
 	ids := slices.SortedFunc(maps.Keys(d.flips), func(a, b flipID) int { return bytes.Compare(a[:], b[:]) })
@@ -132,8 +131,8 @@ func (d *differ) flush(emit flipSink) error {
 	return emit(flips)
 }
 
-// findCallers sets the callers whose calls are compared. The first caller is an example of the callers that no document
-// mentions. The callers of the configured tokens follow, and then the callers that the documents mention.
+// findCallers sets the callers whose calls are compared. The first one is an example of the callers that no document
+// mentions. Then come the callers with configured tokens, and finally the callers that the documents mention.
 func (d *differ) findCallers() {
 	agents := d.cfg.approvers(d.cfg.OwnerMayApprove).Callers
 	known := agents[:min(len(agents), maxDiffCallers)]
@@ -146,7 +145,7 @@ func (d *differ) findCallers() {
 	d.callers = append(d.callers, mentioned[1:]...)
 }
 
-// byCallers yields copies of the given call, one for each caller.
+// byCallers yields the given call once for each caller.
 func (d *differ) byCallers(call diffCall) iter.Seq[*diffCall] {
 	example := call.pattern != "" || call.serverPattern != ""
 	return func(yield func(*diffCall) bool) {
@@ -168,19 +167,18 @@ func parseFor(documents []*policyv1.Document, now time.Time) ([]engine.Document,
 	return set.Documents, nil
 }
 
-// A diffCall is a call that is compared.
 type diffCall struct {
 	engine.Call
-	// pattern and serverPattern are set if the names are only examples: the tool's name is an example for pattern, and
-	// the server's name is an example for serverPattern. Otherwise they are empty.
+	// pattern is set if the name of the tool is only an example of the names that this pattern matches. serverPattern
+	// is the same for the name of the server.
 	pattern, serverPattern string
-	// anyCaller is true if the caller is an example of the callers that no document mentions. The field generated is
-	// true if the caller or a name is an example, or occurs only in the documents.
+	// anyCaller is true if the caller is an example of the callers that no document mentions. generated is true if the
+	// caller or a name is an example or comes only from the documents.
 	anyCaller, generated bool
-	// recorded is the recorded call. It is nil if the call was generated.
+	// recorded is the recorded call, or nil if the call was generated.
 	recorded *policyv1.RecordedCall
-	// definition is the digest of the tool's definition. The field after contains the facts about the tool after a
-	// change to the catalog. It is nil if documents are compared.
+	// definition is the digest of the tool's definition. after contains the facts about the tool after a change to the
+	// catalog, or nil if documents are compared.
 	definition []byte
 	after      *engine.Facts
 }
@@ -199,8 +197,7 @@ func (c *diffCall) factsAfter() *engine.Facts {
 	return c.after
 }
 
-// add adds a change to the flips. Changes that differ only in the caller become one flip, until the flips have the size
-// [maxTargetFlips].
+// add adds a change to the flips. Changes that differ only in the caller become one flip.
 func (d *differ) add(call *diffCall, c *engine.Change) {
 	id := d.flipID(call, c)
 	known := d.flips[id]
@@ -220,7 +217,7 @@ func (d *differ) add(call *diffCall, c *engine.Change) {
 	}
 }
 
-// addCalls returns the sum of two numbers of calls, or math.MaxInt64 if the sum would overflow.
+// addCalls adds two numbers of calls, and returns math.MaxInt64 if the sum is greater.
 func addCalls(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -250,7 +247,7 @@ func (d *differ) flipID(call *diffCall, c *engine.Change) flipID {
 	return sha256.Sum256(d.key)
 }
 
-// newFlip returns a flip for a change, without callers.
+// newFlip returns the flip for a change, without callers.
 func (d *differ) newFlip(call *diffCall, c *engine.Change) *policyv1.Flip {
 	flip := &policyv1.Flip{
 		Call:    &policyv1.Call{Method: call.Method, Server: call.Server, Name: call.Tool, Ref: call.Ref, DefinitionDigest: call.definition},
@@ -263,7 +260,7 @@ func (d *differ) newFlip(call *diffCall, c *engine.Change) *policyv1.Flip {
 	return flip
 }
 
-// addCaller adds a caller to the flip, unless the flip already contains the caller.
+// addCaller adds a caller to the flip, unless it was added before.
 func (f *collectedFlip) addCaller(subject *engine.Subject) {
 	var name []byte
 	for _, p := range append([]engine.Principal{subject.Caller}, subject.Chain...) {
@@ -309,9 +306,8 @@ func kindOf(c *engine.Change) policyv1.FlipKind {
 	return policyv1.FlipKind_FLIP_KIND_TERMS
 }
 
-// SortFlips sorts flips. Calls that were denied and are now allowed come first (see orderOf). Flips for which orderOf
-// returns the same value are sorted by the number of recorded calls, the highest number first, and then by server,
-// method and name.
+// SortFlips sorts flips by [orderOf], so that calls that were denied and are now allowed come first. Flips in the same
+// order are sorted by the number of recorded calls, the highest first, and then by server, method and name.
 func SortFlips(flips []*policyv1.Flip) {
 	rule := func(f *policyv1.Flip) string {
 		before, after := f.GetBefore().GetRule(), f.GetAfter().GetRule()
@@ -326,9 +322,9 @@ func SortFlips(flips []*policyv1.Flip) {
 	})
 }
 
-// orderOf returns the sort key of a flip. The order is: calls that change from deny to allow, from deny to approval,
-// and from approval to allow; then calls that change only in another way, for example in their limits; then calls that
-// become more restricted.
+// orderOf returns the position of a flip's kind in the order of flips. First come calls that change from deny to allow,
+// then from deny to approval, then from approval to allow, then calls whose effect stays the same, for example if only
+// limits change, and finally calls that become more restricted.
 func orderOf(f *policyv1.Flip) int {
 	denied := f.GetBefore().GetEffect() == policyv1.Effect_EFFECT_DENY
 	allowed := f.GetAfter().GetEffect() == policyv1.Effect_EFFECT_ALLOW

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// maxReadAge is how long ago the store may have been read when an epoch lease is granted. It applies only if other
-	// processes can change the store. maxPeerDelay is how long, after a change, a lease from another process may stay
-	// valid.
+	// maxReadAge is how old the data that was read from the store may be when an epoch lease is granted. It applies
+	// only if other processes can change the store. maxPeerDelay is how long a lease that another process granted may
+	// be valid after a change.
 	maxReadAge   = 2 * pollInterval
 	maxPeerDelay = maxReadAge + epochlease.MaxDuration
 )
 
-// epoch returns a string that identifies a set of policies. The string is unique even across restarts of the service.
-// Decisions with the same epoch are based on the same policies and the same catalog.
+// epoch returns a string that identifies a set of policies. All decisions of an epoch are made with the same policies
+// and the same catalog. The string is unique even if the service restarts.
 func (s *Service) epoch(set *activeSet) string {
 	return s.boot + "-" + strconv.FormatUint(set.number, 36)
 }
@@ -37,7 +37,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	holder := s.epochLeases.Enter(time.Now())
 	defer holder.Leave()
 	requests, ended := make(chan *policyv1.LeaseRevisionRequest), make(chan error, 1)
-	go func() { // LeaseRevision can't wait for this goroutine, because Recv may return only after LeaseRevision has
+	go func() { // LeaseRevision does not wait for this goroutine, because Recv may return only after LeaseRevision
 		for {
 			req, err := stream.Recv()
 			if err != nil {
@@ -75,9 +75,9 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	}
 }
 
-// leaseResponse returns the next response to a lease holder. The parameter request is the number of the request to
-// which it responds, or zero if there is no such request. The response contains a lease only if this number is not zero
-// and the catalog was read recently.
+// leaseResponse returns the next response to a gateway. The parameter request is the number of the request that it
+// answers, or 0 if it answers none. The response grants a lease only if it answers a request and the store was read
+// recently.
 func (s *Service) leaseResponse(ctx context.Context, to *epochlease.Holder, request uint64) *policyv1.LeaseRevisionResponse {
 	resp := &policyv1.LeaseRevisionResponse{Request: request}
 	now := time.Now()
@@ -100,9 +100,8 @@ func (s *Service) readRecently() bool {
 	return s.cfg.Source == sqlstore.SQLite || s.catalogAge() < maxReadAge
 }
 
-// waitForOlderLeases waits until no gateway can use a decision that is based on a set older than the given set. This
-// includes decisions that were made before the last restart of the service. It returns an error only if ctx is
-// cancelled.
+// waitForOlderLeases waits until all gateways use only decisions of the given set or of newer sets. It also waits for
+// leases from before the last restart of the service. It returns an error only if ctx is cancelled.
 func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error {
 	for {
 		until, freed := s.epochLeases.OlderUntil(set.number, time.Now())
@@ -115,8 +114,8 @@ func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error 
 	}
 }
 
-// waitForReplicas waits until no replica uses a set older than the given set, and no lease allows a gateway to use
-// older decisions. Meanwhile, the service processes other calls from the same operator.
+// waitForReplicas waits until all replicas and gateways use the given set or a newer one. Meanwhile, the service
+// processes other calls by the same operator.
 func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	rpc.EndTurn(ctx)
 	var until time.Time
@@ -129,8 +128,8 @@ func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	return waitUntil(ctx, until, nil)
 }
 
-// waitUntil waits until the given time, or until the channel sooner is closed or ctx is cancelled. It returns an error
-// only if ctx is cancelled.
+// waitUntil waits until the given time, or until the channel is closed or ctx is cancelled. It returns an error only if
+// ctx is cancelled.
 func waitUntil(ctx context.Context, until time.Time, sooner <-chan struct{}) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

@@ -22,8 +22,8 @@ import (
 
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// compile parses and compiles documents at the current time, and runs their tests. Documents with warnings can still be
-// used.
+// compile parses and compiles documents at the current time, and runs their tests. Documents with warnings can be used
+// nevertheless.
 func (c *Config) compile(ctx context.Context, documents []*policyv1.Document, people *engine.Approvers) (*engine.Set, strictyaml.Errors, error) {
 	parsed, set, err := c.load(documents, people)
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *Config) compile(ctx context.Context, documents []*policyv1.Document, pe
 	return set, parsed.Warnings, err
 }
 
-// load parses and compiles documents at the current time. It does not run their tests.
+// load parses and compiles documents at the current time, without running their tests.
 func (c *Config) load(documents []*policyv1.Document, people *engine.Approvers) (*document.Set, *engine.Set, error) {
 	now := time.Now()
 	parsed, err := document.ParseSet(filesOf(documents), people, now)
@@ -60,17 +60,16 @@ func filesOf(documents []*policyv1.Document) []document.File {
 
 const (
 	// kubernetesData is the name of a symbolic link that Kubernetes creates in a directory that it mounts from a
-	// ConfigMap or a Secret. The link points to the current version of the directory. To change the version, Kubernetes
-	// replaces the link.
+	// ConfigMap or a Secret. It points to the current version of the directory, and Kubernetes replaces it to change
+	// the version.
 	kubernetesData = "..data"
-	// maxReadings is the maximum number of times that documents are read. The documents are read again if Kubernetes
-	// replaces the link to their directory meanwhile.
+	// maxReadings limits how often documents are read again because Kubernetes has replaced the link meanwhile.
 	maxReadings = 5
 )
 
-// read returns the documents at the given paths. Each path is a document or a directory of documents. Subdirectories
-// are not read. If Kubernetes replaces the version of a directory meanwhile, read begins again, so that it never
-// returns documents of different versions.
+// read returns the documents at the given paths. Each path is a document or a directory of documents, whose
+// subdirectories are ignored. If Kubernetes replaces a directory meanwhile, read begins again, so that it never returns
+// documents of different versions.
 func read(paths []string) ([]*policyv1.Document, error) {
 	for range maxReadings {
 		before := dataVersions(paths)
@@ -82,13 +81,13 @@ func read(paths []string) ([]*policyv1.Document, error) {
 	return nil, errors.New("read the policy: the folder was replaced during each reading; it is read again")
 }
 
-// dataVersions returns the target of the link [kubernetesData] in the directory of each path, or "" if there is no such
-// link.
+// dataVersions returns the targets of the link [kubernetesData] in each path and in its directory. The target is "" if
+// there is no such link.
 func dataVersions(paths []string) []string {
 	out := make([]string, 0, 2*len(paths))
 	for _, path := range paths {
 		for _, dir := range []string{path, filepath.Dir(path)} {
-			target, _ := os.Readlink(filepath.Join(dir, kubernetesData)) // "" if there is no link
+			target, _ := os.Readlink(filepath.Join(dir, kubernetesData)) // if there is no link, the target is ""
 			out = append(out, target)
 		}
 	}
@@ -119,8 +118,8 @@ func readOnce(paths []string) ([]*policyv1.Document, error) {
 	return out, nil
 }
 
-// documentsAt lists the documents at a path. It skips files with hidden names, because editors and Kubernetes use such
-// names for their own files.
+// documentsAt lists the documents at a path. It skips hidden files, because editors and Kubernetes create such files
+// for themselves.
 func documentsAt(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,21 +147,21 @@ func documentsAt(path string) ([]string, error) {
 // ReadDocuments reads the documents at the given paths in the same way as the service.
 func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(paths) }
 
-// Lint checks documents that will be active together. It does not check whether there are people who can approve calls.
-// The documents load if no finding is an error.
+// Lint checks documents that are to be active together. If no finding is an error, the documents can be used. Lint does
+// not check whether there are people who can approve calls.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 	return lint(context.Background(), baseConfig(new(config.Default())), documents, nil)
 }
 
-// LintFor is like [Lint], but checks the documents with the given configuration. It also checks whether there are
-// people who can approve calls. It resolves no secrets.
+// LintFor is like [Lint], but uses the given configuration, and also checks whether there are people who can approve
+// calls. It does not resolve secrets.
 func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
 	cfg := configWithTokens(f)
 	return append(lint(context.Background(), cfg, documents, cfg.approvers(cfg.OwnerMayApprove)), observeFindings(f)...)
 }
 
-// configWithTokens returns the policy service's configuration for a file, including the holders of the tokens. It
-// resolves no secrets.
+// configWithTokens returns the configuration of the policy service, including the holders of tokens. It does not
+// resolve secrets.
 func configWithTokens(f *config.File) Config {
 	cfg := baseConfig(f)
 	cfg.People = configuredPeople(f)
@@ -188,8 +187,8 @@ func sortFindings(all []*policyv1.Finding) {
 	})
 }
 
-// findings converts an error that occurred while documents were read or compiled to findings, with the position of each
-// problem.
+// findings returns the problems in an error that occurred when documents were read or compiled, with the position of
+// each problem.
 func findings(err error) []*policyv1.Finding {
 	if err == nil {
 		return nil
@@ -215,24 +214,24 @@ func findingOf(p strictyaml.Problem) *policyv1.Finding {
 }
 
 const (
-	// maxTestTime limits the time for running the tests in documents when the documents load. Even on a slow machine,
-	// ordinary tests take less than a hundredth of this time.
+	// maxTestTime limits how long the tests in documents may take when the documents are activated. Even on a slow
+	// machine, ordinary tests take less than a hundredth of this time.
 	maxTestTime = 30 * time.Second
-	// maxLintTime limits the time for running the tests when a request only checks documents.
+	// maxLintTime limits how long the tests may take if a request only checks documents.
 	maxLintTime = 5 * time.Second
 )
 
-// LintDocuments implements policyv1.PolicyServiceServer. Findings about approvers are returned only to operators of the
-// installation, because only they may see all tokens. Findings about the tool lists of servers are returned only to
-// people who may read the catalog.
+// LintDocuments implements policyv1.PolicyServiceServer. It checks the approvers only for operators of the
+// installation, because only they may see all tokens. It checks the tool lists of servers only for people who may read
+// the catalog.
 func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
-	tested, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests in the documents may take long
+	tested, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests may take long
 	if err != nil {
 		return nil, err
 	}
 	out := lint(ctx, s.configForDrafts(), req.GetDocuments(), s.peopleFor(ctx))
 	tested()
-	if ctx.Err() != nil { // the end of the request is not a finding
+	if ctx.Err() != nil { // the request was cancelled, which is not a finding
 		return nil, context.Cause(ctx)
 	}
 	if checkMayRead(ctx) == nil {
@@ -254,7 +253,7 @@ func (s *Service) configForDrafts() Config {
 	return cfg
 }
 
-// peopleFor returns the people who may approve calls. It returns nil if the caller may not see all tokens.
+// peopleFor returns the people who may approve calls, or nil if the caller may not see all tokens.
 func (s *Service) peopleFor(ctx context.Context) *engine.Approvers {
 	if authn.CallerOf(ctx).OperatesInstallation() {
 		return s.people()

@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// owner identifies the principal or person whose limit an expensive request counts against.
+// owner identifies the principal or person for whom the number of expensive requests is limited.
 type owner struct{ tenant, name string }
 
 func ownerOf(subject engine.Subject) owner { return owner{subject.Caller.Tenant, subject.Caller.Name} }
 
-// FilterTools implements policyv1.PolicyServiceServer. Filtering a list takes as long as evaluating thousands of calls.
-// Therefore the service filters only a few lists at a time, and even fewer of them for the same principal.
+// FilterTools implements policyv1.PolicyServiceServer. Because it takes as long to filter a list as to evaluate
+// thousands of calls, the service filters only a few lists at the same time, and even fewer for one principal.
 func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	set, subject, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequ
 	return s.filter(ctx, set, subject, req)
 }
 
-// filter returns the visibility of each tool in a list. It stops when ctx is cancelled.
+// filter says for each tool in a list whether it is visible. It stops when ctx is cancelled.
 func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := &policyv1.FilterToolsResponse{
 		PolicyRevision: set.Revision(),
@@ -43,8 +43,8 @@ func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Sub
 	return resp, nil
 }
 
-// listedKinds maps MCP methods that return a list, or announce that a resource has changed, to the kind of names in the
-// list or in the notification.
+// listedKinds says what the names in the results of list methods, and in notifications about changed resources, stand
+// for.
 var listedKinds = map[string]engine.EntryKind{
 	"prompts/list":                    engine.EntryPrompt,
 	"resources/list":                  engine.EntryResource,
@@ -59,10 +59,10 @@ func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequ
 		return nil, toStatus(err)
 	}
 	kind, known := listedKinds[req.GetMethod()]
-	if !known { // validation accepts no other method
+	if !known { // the validation of requests accepts no other method
 		return nil, fmt.Errorf("method %q has no names to filter", req.GetMethod())
 	}
-	if len(req.GetNames()) > 1 { // filtering one name takes no longer than evaluating a call
+	if len(req.GetNames()) > 1 { // to filter one name takes no longer than to evaluate a call
 		done, err := s.listSlots.Acquire(ctx, ownerOf(subject))
 		if err != nil {
 			return nil, err

@@ -10,41 +10,38 @@ import (
 )
 
 const (
-	// maxFlipPart is the maximum total size, in bytes, of the flips (calls whose result changes) in one message. A
-	// larger flip is sent in a message of its own.
+	// maxFlipPart limits the total size of the flips (calls whose result changes) in one message, in bytes. A larger
+	// flip is sent alone.
 	maxFlipPart = 1 << 20
-	// maxHeldFlips is the maximum total size, in bytes, of the flips (calls whose result changes) that are held in
-	// memory until flips that come before them have been sent.
+	// maxHeldFlips limits the total size of the flips that are held in memory while others are sent, in bytes.
 	maxHeldFlips = 4 << 20
-	// flipOrders is larger than every result of [orderOf].
+	// flipOrders is greater than all results of [orderOf].
 	flipOrders = 16
-	// maxDiffRules and maxDiffFindings are the maximum numbers of rules and findings in the totals.
+	// maxDiffRules and maxDiffFindings limit how many rules and findings the totals list.
 	maxDiffRules, maxDiffFindings = 1000, 1000
 )
 
 type (
-	// A flipSink receives flips, which are calls whose result changes.
+	// A flipSink receives flips.
 	flipSink func(flips []*policyv1.Flip) error
-	// A flipSender sends flips to the caller. The parameter totals is nil until the last flips are sent.
+	// A flipSender sends flips to the caller. The totals are nil, except with the last flips.
 	flipSender func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error
-	// A flipSource compares all calls, and passes the flips to the function emit. If the parameter first is true, the
-	// source adds the calls to the totals. complete is false if the comparison ended early. If the source is called
-	// again, it compares the same calls as the first time.
+	// A flipSource compares all calls and passes the flips to emit. If first is true, it also adds the calls to the
+	// totals. It returns false if the comparison ended early. Each time it is called, it compares the same calls.
 	flipSource func(first bool, emit flipSink) (complete bool, err error)
 )
 
-// A flipStream sends the flips of a comparison, and then the totals. It sends the flips in the order of [orderOf].
-// Flips from deny to allow come first. The number of flips is not limited. If the flips that must be sent later are
-// larger than [maxHeldFlips], the flips of some orders are not held in memory. The calls are then compared again for
-// each of these orders.
+// A flipStream sends the flips of a comparison in the order of [orderOf], and finally the totals. The number of flips
+// is not limited. If the flips to be sent later are larger than [maxHeldFlips], those of some orders are not held in
+// memory. For each of these orders, all calls are compared once more.
 type flipStream struct {
 	totals *policyv1.DiffTotals
 	send   flipSender
-	// opening contains the rules that determine the results of flips of the kind "opens", which are calls that become
-	// less restricted. Each rule is written as document/rule.
+	// opening contains the rules that make decisions in flips that open calls, which means that the calls become less
+	// restricted. A rule is written as document/rule.
 	opening map[string]bool
-	// held contains the flips to send later, by order. The field dropped is true for each order whose flips are not
-	// held.
+	// The field held contains the flips to be sent later, by order. The field dropped is true for orders whose flips
+	// are not held.
 	held     [flipOrders][]*policyv1.Flip
 	heldSize [flipOrders]int // in bytes
 	dropped  [flipOrders]bool
@@ -56,7 +53,7 @@ func newFlipStream(totals *policyv1.DiffTotals, send flipSender) *flipStream {
 	return &flipStream{totals: totals, send: send, opening: make(map[string]bool)}
 }
 
-// sendFlips sends the flips that the source finds, in the order of [orderOf].
+// sendFlips sends the flips of the source in the order of [orderOf].
 func (f *flipStream) sendFlips(source flipSource) error {
 	complete, err := source(true, func(flips []*policyv1.Flip) error {
 		f.add(flips)
@@ -76,7 +73,7 @@ func (f *flipStream) sendFlips(source flipSource) error {
 	return err
 }
 
-// add adds flips to the totals, and holds the flips that must be sent later.
+// add counts flips in the totals, and holds those that are to be sent later.
 func (f *flipStream) add(flips []*policyv1.Flip) {
 	for _, flip := range flips {
 		f.totals.Total++
@@ -104,7 +101,7 @@ func (f *flipStream) add(flips []*policyv1.Flip) {
 	}
 }
 
-// sendOrder sends the flips that have the given order. It ignores all other flips.
+// sendOrder sends those of the given flips that have the given order.
 func (f *flipStream) sendOrder(flips []*policyv1.Flip, order int) error {
 	for _, flip := range flips {
 		if orderOf(flip) != order {
@@ -122,9 +119,8 @@ func (f *flipStream) sendOrder(flips []*policyv1.Flip, order int) error {
 	return nil
 }
 
-// finish sends the last flips and the totals. The parameter mayOpen contains rules that may make calls less restricted.
-// Not all combinations of names and groups can be compared. Therefore the totals also list the rules in mayOpen for
-// which the comparison found no flip of the kind "opens".
+// finish sends the last flips and the totals. The parameter mayOpen contains rules that may open calls. Because not all
+// combinations of names and groups can be compared, the totals list those of these rules for which no flip was found.
 func (f *flipStream) finish(mayOpen []engine.RuleRef) error {
 	for _, r := range mayOpen {
 		if !f.opening[r.String()] && len(f.totals.GetMayOpen()) < maxDiffRules {

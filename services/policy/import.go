@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/dialect"
 )
 
-// importedPath is the path of the document that contains a translated policy.
+// importedPath is the path of the document with a translated policy.
 const importedPath = "imported.yaml"
 
 var dialects = map[policyv1.Dialect]dialect.Format{
@@ -22,7 +22,7 @@ var severities = map[dialect.Severity]policyv1.Severity{
 	dialect.Info:    policyv1.Severity_SEVERITY_INFO,
 }
 
-// Dialects returns the names of the dialects that [Import] translates.
+// Dialects returns the dialects that [Import] translates, by name.
 func Dialects() map[string]policyv1.Dialect {
 	out := make(map[string]policyv1.Dialect, len(dialects))
 	for d, format := range dialects {
@@ -31,8 +31,8 @@ func Dialects() map[string]policyv1.Dialect {
 	return out
 }
 
-// Import translates a policy in another dialect into a document. The response contains findings but no document if the
-// policy can't be translated. Import returns an error only if ctx is done.
+// Import translates a policy in another dialect to a document. If this is not possible, the response contains findings
+// and no document. Import returns an error only if ctx is done.
 func Import(ctx context.Context, req *policyv1.ImportDocumentRequest) (*policyv1.ImportDocumentResponse, error) {
 	text, problems, err := dialect.Translate(ctx, &dialect.Source{
 		File: cmp.Or(req.GetPath(), "policy"), Text: []byte(req.GetText()), Format: dialects[req.GetDialect()], Server: req.GetServer(),

@@ -15,16 +15,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// ToolLists contains the tools that the configured servers list. If a server has not been listed yet, its tools are
-// nil.
+// ToolLists contains the tools that the configured servers list. The tools are nil for a server whose tools were not
+// listed yet.
 type ToolLists = engine.ToolLists
 
 // ListedTool is a tool in a server's list.
 type ListedTool = engine.ListedTool
 
-// LintLists compares documents with the tool lists of servers. It finds names that match no configured server or listed
-// tool, conditions that do not fit the accepted schemas of the tools, and dangerous tools that no rule names. A
-// document can be loaded even if such a finding has the severity error. LintLists skips documents that can't be loaded.
+// LintLists checks documents against the tool lists of servers. It finds names that match no configured server or
+// listed tool, conditions that do not fit the accepted schemas of the tools, and dangerous tools that no rule names.
+// Documents can be used even if such a finding has the severity error. LintLists skips documents that have other
+// errors.
 func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Finding {
 	var out []*policyv1.Finding
 	for _, f := range document.CheckLists(filesOf(documents), &lists) {
@@ -41,9 +42,8 @@ func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Find
 	return out
 }
 
-// ListedTools returns the tools that each server listed when the mesh with this configuration was last running. It
-// reads the mesh's data directory. The result is empty if the catalog is in PostgreSQL or on another machine, or can't
-// be read.
+// ListedTools returns the tools that each server listed when the mesh with this configuration ran last, from the mesh's
+// data directory. The result is empty if the catalog is in PostgreSQL or on another machine, or if it can't be read.
 func ListedTools(ctx context.Context, f *config.File, env config.Env) ToolLists {
 	source, err := f.Stores.Policy.Resolve(f, env)
 	if err != nil || source != sqlstore.SQLite {
@@ -56,9 +56,8 @@ func ListedTools(ctx context.Context, f *config.File, env config.Env) ToolLists 
 	return lists
 }
 
-// toolLists returns the tool lists in the active catalog. The schemas are read from the store only when they are
-// needed. If the configuration contains no servers, toolLists returns no lists, because it is unknown which servers are
-// configured.
+// toolLists returns the tool lists in the active catalog. Schemas are read from the store only when they are needed. If
+// the configuration contains no servers, toolLists returns no lists, because the configured servers are then unknown.
 func (s *Service) toolLists(ctx context.Context) ToolLists {
 	if len(s.cfg.Servers) == 0 {
 		return ToolLists{}
@@ -96,13 +95,12 @@ func (s *Service) toolLists(ctx context.Context) ToolLists {
 	return out
 }
 
-// findingLine returns `file:line:column: message; suggestion`, without the parts that are empty.
+// findingLine returns `file:line:column: message; suggestion`. Empty parts are omitted.
 func findingLine(f *policyv1.Finding) string {
 	return strictyaml.Problem{File: f.GetPath(), Line: int(f.GetLine()), Column: int(f.GetColumn()), Message: f.GetMessage(), Suggestion: f.GetSuggestion()}.Error()
 }
 
-// warnOfLists logs the findings of [LintLists] for the active documents. It does not log findings that are only for
-// information.
+// warnOfLists logs the findings of [LintLists] for the active documents, except for those that are only information.
 func (s *Service) warnOfLists(ctx context.Context) {
 	for _, f := range LintLists(s.active.Load().documents, s.toolLists(ctx)) {
 		if f.GetSeverity() != policyv1.Severity_SEVERITY_INFO {

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// maxAccessTools is the maximum number of tools that are evaluated for one page of the response. It includes tools
-	// that are evaluated but withheld from the caller.
+	// maxAccessTools limits how many tools are evaluated for one page of the response, including tools that the caller
+	// does not get to see.
 	maxAccessTools = 2_000
-	// accessBlock is the number of tools in a block. A page token says how many blocks of tools to skip. maxAccessTools
-	// is a multiple of accessBlock.
+	// accessBlock is the number of tools in a block. A page token says how many blocks to skip. maxAccessTools is a
+	// multiple of accessBlock.
 	accessBlock = 500
 )
 
@@ -49,13 +49,13 @@ type accessLister struct {
 
 	set     *activeSet
 	subject engine.Subject
-	// withhold is true if conditions, and tools that the principal does not see, are withheld from the caller.
+	// withhold is true if the caller may see neither conditions nor the tools that the principal does not see.
 	withhold bool
 	size     int
 }
 
-// servers returns the summaries of the servers that come after a page token. If the tools of the last server are too
-// many for the page, the next page continues with this server.
+// servers returns the summaries of the servers after a page token. If the page has no room for all tools of the last
+// server, the next page continues with this server.
 func (a *accessLister) servers(ctx context.Context, token string) (*policyv1.ListAccessResponse, error) {
 	resp := &policyv1.ListAccessResponse{PolicyRevision: a.set.Revision()}
 	names := slices.Collect(maps.Keys(a.set.catalog.servers))
@@ -94,13 +94,15 @@ func (a *accessLister) servers(ctx context.Context, token string) (*policyv1.Lis
 	return resp, nil
 }
 
-// accessToken returns the token of the page that begins after the given name and the given number of blocks of tools.
-// The token contains a number instead of a tool's name, because it must not reveal the names of withheld tools.
+// accessToken returns the token of the page that begins after the given name and the given number of blocks. The token
+// contains a number instead of a tool's name, because it must not reveal the names of tools that the caller may not
+// see.
 func accessToken(after string, blocks int) string { return after + " " + strconv.Itoa(blocks) }
 
-// parseAccessToken parses a page token. The result continues is true if the token contains a number of blocks.
+// parseAccessToken parses a page token. It returns true if the token contains a number of blocks, so that the page
+// continues with the same server.
 func parseAccessToken(token string) (after string, blocks int, continues bool, err error) {
-	after, number, continues := strings.Cut(token, " ") // names contain no spaces
+	after, number, continues := strings.Cut(token, " ") // this is unambiguous, because names contain no spaces
 	if !continues {
 		return after, 0, false, nil
 	}
@@ -110,8 +112,8 @@ func parseAccessToken(token string) (after string, blocks int, continues bool, e
 	return after, blocks, true, nil
 }
 
-// mayKnow reports whether the response may contain a server. People in tenants other than "default" do not learn about
-// a server if the principal can neither call nor list a tool on it.
+// mayKnow reports whether the response may contain a server. People outside the tenant "default" do not learn about a
+// server on which the principal can neither call nor list a tool.
 func (a *accessLister) mayKnow(server string) bool {
 	if !a.withhold {
 		return true
@@ -120,7 +122,7 @@ func (a *accessLister) mayKnow(server string) bool {
 	return access.CouldAllow || access.CouldList
 }
 
-// tools returns the access to the tools of a server that come after a page token.
+// tools returns what the principal may do with the tools of a server after a page token.
 func (a *accessLister) tools(ctx context.Context, server, token string) (*policyv1.ListAccessResponse, error) {
 	_, configured := a.cfg.Servers[server]
 	if !configured && a.set.catalog.servers[server] == nil || !a.mayKnow(server) {
@@ -156,8 +158,8 @@ func (a *accessLister) tools(ctx context.Context, server, token string) (*policy
 	return resp, nil
 }
 
-// listed returns the sorted names of the tools that a server currently lists. For people in tenants other than
-// "default", it omits tools that the server listed only to sessions.
+// listed returns the sorted names of the tools that a server currently lists. If withhold is true, it omits tools that
+// the server has listed only to sessions.
 func (a *accessLister) listed(server string) []string {
 	s := a.set.catalog.servers[server]
 	if s == nil {
@@ -170,9 +172,9 @@ func (a *accessLister) listed(server string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.Tools)), func(name string) bool { return !listed(name) })
 }
 
-// listedNow reports whether a server currently lists a tool. This is the case if the server's newest lists contain the
-// tool, or if the server listed the tool to a session within about an hour of the newest list. The time is not exact,
-// because the stored time of a session's list may be up to an hour old.
+// listedNow reports whether a server currently lists a tool. This is the case if its newest lists contain the tool, or
+// if it listed the tool to a session less than an hour before the newest list. This is only approximate, because the
+// time when a session last listed the tool may be stored up to an hour late.
 func listedNow(s *catalog.Server, t *catalog.Tool) bool {
 	if slices.ContainsFunc(t.Definitions, func(d catalog.Definition) bool { return len(d.WholeVersions) > 0 }) {
 		return true
@@ -181,7 +183,7 @@ func listedNow(s *catalog.Server, t *catalog.Tool) bool {
 	return d != nil && d.ListedTo != "" && newest(s.Lists).Sub(d.LastSeen) < time.Hour
 }
 
-// tool returns the access to one tool, or nil if the tool is withheld from the caller.
+// tool returns what the principal may do with one tool, or nil if the caller may not see the tool.
 func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	s := a.set.catalog.servers[server]
 	var digest []byte
@@ -201,8 +203,8 @@ func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	return out
 }
 
-// summary returns the summary of a server, which contains numbers of tools. The parameter names lists the server's
-// tools. Tools that are withheld from the caller are not counted.
+// summary returns the summary of a server for the tools with the given names. It does not count tools that the caller
+// may not see.
 func (a *accessLister) summary(ctx context.Context, server string, names []string) (*policyv1.ServerAccess, error) {
 	var tools []*policyv1.ToolAccess
 	for _, name := range names {
@@ -216,7 +218,7 @@ func (a *accessLister) summary(ctx context.Context, server string, names []strin
 	return a.summaryOf(server, tools), nil
 }
 
-// summaryOf returns the summary of a server. It counts the tools by the outcome of their calls.
+// summaryOf returns the summary of a server. It counts the given tools by what happens to their calls.
 func (a *accessLister) summaryOf(server string, tools []*policyv1.ToolAccess) *policyv1.ServerAccess {
 	s := a.set.catalog.servers[server]
 	out := &policyv1.ServerAccess{
@@ -238,7 +240,7 @@ func (a *accessLister) summaryOf(server string, tools []*policyv1.ToolAccess) *p
 	return out
 }
 
-// methodsWithRule returns the methods of requests, other than tools/call, that are denied unless a rule allows them.
+// methodsWithRule returns the methods of requests, other than tools/call, that are denied unless a rule permits them.
 func methodsWithRule() []string {
 	exempt := append(mcpmethod.WithoutRule(), engine.MethodToolsCall)
 	return slices.DeleteFunc(mcpmethod.All(), func(method string) bool {

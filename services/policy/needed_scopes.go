@@ -7,15 +7,16 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// setScopes contains the scopes that the rules of a set need.
+// setScopes contains the scopes that the rules of a set require.
 type setScopes struct {
 	// number is the number of the set.
 	number  uint64
 	servers []*policyv1.ServerScopes
 }
 
-// neededScopes returns, for each configured server, the scopes that the rules of a set need. It omits servers for which
-// no rule needs a scope. Gateways request the result several times in a second, so it is computed once for each set.
+// neededScopes returns the scopes that the rules of a set require for each configured server. It omits servers for
+// which no rule requires a scope. Because gateways request the result several times in a second, it is computed only
+// once for each set.
 func (s *Service) neededScopes(set *activeSet) []*policyv1.ServerScopes {
 	if known := s.scopes.Load(); known != nil && known.number == set.number {
 		return known.servers

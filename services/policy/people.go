@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// People contains the holders of the tokens in the configuration: the people who may approve calls, and the agents
-// whose calls may need an approval. The service reads them again while it is running.
+// People contains the holders of the tokens in the configuration. They are the people who may approve calls, and the
+// agents whose calls may need an approval. The service reads them again while it is running.
 type People struct {
 	Tokens []*identityv1.Token
-	// CanSignIn reports whether people without a configured token can sign in as an approver or operator.
+	// CanSignIn is true if people without a configured token can sign in as approvers or operators.
 	CanSignIn bool
 }
 
@@ -32,18 +32,17 @@ func configuredPeople(f *config.File) People {
 	return out
 }
 
-// equal reports whether two People are the same.
 func (p People) equal(other People) bool {
 	return p.CanSignIn == other.CanSignIn && slices.EqualFunc(p.Tokens, other.Tokens, func(a, b *identityv1.Token) bool { return proto.Equal(a, b) })
 }
 
-// approvers returns the holders of the configured tokens. The list of the people who may approve calls is complete
-// unless people can sign in, because all other stored tokens belong to agents.
+// approvers returns the holders of the configured tokens. Unless people can sign in, the result contains all people who
+// may approve calls, because all tokens outside the configuration belong to agents.
 func (p People) approvers(ownersMayApprove bool) *engine.Approvers {
 	out := &engine.Approvers{OwnersMayApprove: ownersMayApprove, OthersMayDecide: p.CanSignIn}
 	for _, t := range p.Tokens {
 		holder := engine.Principal{Tenant: t.GetTenant(), Name: t.GetSubject(), Agent: t.GetAgent(), Groups: t.GetGroups()}
-		switch t.GetRole() { //nolint:exhaustive // other roles neither call nor decide
+		switch t.GetRole() { //nolint:exhaustive // holders of other roles neither make calls nor approve them
 		case authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER:
 			out.Deciders = append(out.Deciders, holder)
 		case authv1.TokenRole_TOKEN_ROLE_AGENT:

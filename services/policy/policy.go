@@ -1,4 +1,5 @@
-// Package policy serves sluice.policy.v1: it stores the policy documents and the tool catalog, and evaluates calls.
+// Package policy implements the policy service (sluice.policy.v1). The service stores the policy documents and the tool
+// catalog, and makes decisions on calls.
 package policy
 
 import (
@@ -36,25 +37,25 @@ import (
 const homeTenant = authn.HomeTenant
 
 const (
-	// heartbeatInterval is how often a watcher receives a message even if nothing has changed. It is shorter than the
-	// 500 ms that the API documentation promises.
+	// heartbeatInterval is how often a watcher receives a message even if nothing has changed. The API documentation
+	// promises 500 ms.
 	heartbeatInterval = 400 * time.Millisecond
-	// defaultPageSize is the page size if the request sets no page size.
+	// defaultPageSize is the size of a page if a request does not specify it.
 	defaultPageSize = 100
 )
 
-// Deps contains the dependencies of a [Service]. All fields except Approvals and Reload are required.
+// Deps contains what a [Service] needs. All fields are required, except for Approvals and Reload.
 type Deps struct {
-	// Tokens contains the valid tokens.
+	// Tokens knows which tokens are valid.
 	Tokens *authn.Tokens
 	// Signer signs decisions for the approval service.
 	Signer *signeddecision.Signer
 	// Log receives messages for operators.
 	Log *slog.Logger
-	// Approvals is used to ask people to approve changes to the documents. It is required if such changes need an
-	// approval.
+	// Approvals is the approval service, which asks people to approve changes to the documents. It is required if such
+	// changes need an approval.
 	Approvals approvalv1.ApprovalServiceClient
-	// Reload reads the holders of the configuration's tokens again. If Reload is nil, they don't change.
+	// Reload reads the holders of the configuration's tokens again. If Reload is nil, the holders never change.
 	Reload func() (People, error)
 }
 
@@ -72,86 +73,88 @@ type Service struct {
 
 	cfg  Config
 	deps Deps
-	// approvers lists the holders of configured tokens who may approve calls, and the holders of configured tokens
-	// whose calls may need an approval.
+	// approvers lists those holders of configured tokens who may approve calls, and those whose calls may need an
+	// approval.
 	approvers atomic.Pointer[engine.Approvers]
 	// holders contains the holders of the configured tokens.
 	holders atomic.Pointer[People]
 	store   *store.Store
-	dir     *datadir.Dir // nil if the store is PostgreSQL
+	dir     *datadir.Dir // nil if the store is in PostgreSQL
 
 	active  atomic.Pointer[activeSet]
 	changes *changesignal.Signal
-	// epochLeases records the periods in which gateways may reuse cached decisions. The field boot is a random string
-	// that differs after each start. The field opened is the time at which the store was opened.
+	// epochLeases records in which periods gateways may reuse cached decisions.
 	epochLeases *epochlease.Register
-	boot        string
-	opened      time.Time
-	// changing is locked while the field active is replaced.
+	// boot is a random string that is different each time the service starts.
+	boot string
+	// opened is the time when the store was opened.
+	opened time.Time
+	// changing is locked while the active set is replaced.
 	changing sync.Mutex
-	// reading allows concurrent callers to share one read of the store. The field version is the version of the store
-	// that was read last. stopsRead is the version at which the stops were read. inStore is locked while the store is
-	// being read or closed.
-	reading            singleflight.Group
+	// reading lets concurrent callers share one read of the store.
+	reading singleflight.Group
+	// version is the version of the store that was read last, and stopsRead is the version at which the stops were read
+	// last.
 	version, stopsRead int64
-	inStore            sync.Mutex
-	// loading is a newer revision in the store that is being compiled. It is nil if there is no such revision. While a
-	// revision is being compiled, no call is evaluated.
+	// inStore is locked while the store is being read or closed.
+	inStore sync.Mutex
+	// loading is a newer revision in the store that is being read and compiled, or nil if there is no such revision.
+	// Meanwhile, no decisions are made.
 	loading atomic.Pointer[loadingRevision]
-	// lastRead is the time at which the last successful read of the store started. It is never nil after open.
+	// lastRead is the time when the last successful read of the store began. It is not nil once the service is open.
 	lastRead atomic.Pointer[time.Time]
-	// listSlots limits how many lists of tools or names are processed at the same time. The evaluation of calls does
-	// not use these slots, so it never waits for lists.
+	// listSlots limits how many lists of tools or names are processed at the same time. Decisions on calls do not use
+	// these slots, so they never wait for lists.
 	listSlots *fairqueue.Queue[owner]
-	// callerReportSlots limits how many reports of tool lists that callers requested are received at the same time.
-	// gatewayReportSlots limits how many reports of tool lists that gateways themselves requested are received at the
-	// same time. The slots are separate, so that gateways' reports never wait for callers' reports.
+	// callerReportSlots limits how many tool lists that callers requested are received at the same time.
+	// gatewayReportSlots does so for tool lists that gateways requested for themselves. The slots are separate, so that
+	// reports by gateways never wait for reports by callers.
 	callerReportSlots, gatewayReportSlots *fairqueue.Queue[owner]
-	// conditionSlots limits how many calls are evaluated at the same time if they have conditions on their arguments,
-	// or arguments to check against a schema.
+	// conditionSlots limits on how many calls decisions are made at the same time that take long, because conditions
+	// read the arguments, or because the arguments are checked against a schema.
 	conditionSlots *fairqueue.Queue[owner]
 	// lintSlots limits how many checks of documents run at the same time. These slots are separate from listSlots, so
 	// that lists do not wait for the tests in documents.
 	lintSlots *fairqueue.Queue[owner]
-	// replaySlots limits the number of open replays. While a replay evaluates records, it also occupies one of the
-	// lintSlots.
+	// replaySlots limits how many replays are open at the same time. While a replay evaluates records, it also holds
+	// one of lintSlots.
 	replaySlots *fairqueue.Queue[owner]
-	// diffSlots limits the number of open comparisons. While a comparison works, it also occupies one of the lintSlots.
+	// diffSlots limits how many comparisons are open at the same time. While a comparison works, it also holds one of
+	// lintSlots.
 	diffSlots *fairqueue.Queue[owner]
-	// scopes contains the scopes that the rules of a set need.
+	// scopes caches the scopes that the rules of the active set require.
 	scopes atomic.Pointer[setScopes]
 	// schemas caches the compiled input schemas of definitions.
 	schemas *lru.Cache[schemaKey, *compiledSchema]
 }
 
-// activeSet is the active revision. It is immutable.
+// activeSet is the active policy. It is immutable.
 type activeSet struct {
 	*engine.Set
-	// number is unique. Sets that are activated later have greater numbers.
+	// number identifies the set. A set that is activated later has a greater number.
 	number uint64
-	// stored is the activation of the documents. It is nil if the documents come from files, and the zero Revision if
-	// no documents have been applied.
+	// stored is the activation of the documents. It is nil if the documents come from files, and zero if no documents
+	// were applied yet.
 	stored *store.Revision
-	// catalog is the tool catalog. revision identifies the documents, the catalog and the stops. stopsVersion is the
-	// version of the store from which the stops of this set were read.
-	catalog      *catalogSnapshot
-	revision     string
+	// catalog is the tool catalog.
+	catalog *catalogSnapshot
+	// revision identifies the documents, the catalog and the stops.
+	revision string
+	// stopsVersion is the version of the store from which the stops of this set were read.
 	stopsVersion int64
 	documents    []*policyv1.Document
 	activated    time.Time
 	// warnings contains the warnings about the active documents, which are logged.
 	warnings strictyaml.Errors
-	// rejected contains the reasons why newer documents could not be loaded. It is empty if this set was compiled from
-	// the newest documents.
+	// rejected says why newer documents can't be used. It is empty if this set was compiled from the newest documents.
 	rejected []*policyv1.Finding
 }
 
-// Revision returns the SHA-256 digest, in hexadecimal, that identifies the documents, the catalog and the stops.
+// Revision returns the SHA-256 digest that identifies the documents, the catalog and the stops, in hexadecimal.
 func (a *activeSet) Revision() string { return a.revision }
 
-// New loads the documents and returns a Service, which the caller must close. New returns an error if the
-// documents in files can't be loaded. If the files change later and can't be loaded then, the service only logs the
-// problem.
+// New loads the documents and returns a Service, which the caller must close. If documents in files can't be used, New
+// returns an error. If the files change later and can't be used any more, the service only logs this.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := errors.Join(deps.check(cfg.Changes != nil), cfg.Validate()); err != nil {
 		return nil, err
@@ -183,7 +186,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// loadFiles reads and compiles the documents in files.
+// loadFiles reads the documents from the configured files and compiles them.
 func (s *Service) loadFiles(ctx context.Context, set *activeSet) (err error) {
 	if set.documents, err = read(s.cfg.Paths); err != nil {
 		return err
@@ -201,7 +204,7 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 			return err
 		}
 	}
-	s.opened = time.Now() // from now on no other process uses a SQLite store
+	s.opened = time.Now() // from now on, no other process uses the store if it is SQLite
 	began := s.opened
 	servers, err := s.readChanges(ctx)
 	if err != nil {
@@ -231,8 +234,8 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run watches the documents, and the changes that other processes make to the catalog. When observe mode ends for a
-// part of the policy, Run enforces this part. Run returns when ctx is cancelled.
+// Run follows changes to the documents, and changes that other processes make to the catalog. When observe mode ends
+// for a part of the policy, Run enforces this part. Run returns when ctx is cancelled.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.watch(ctx) })
@@ -265,7 +268,7 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if set.EvaluatesConditions(call) || req.GetAttest() != nil { // signing parses the params a second time
+	if set.EvaluatesConditions(call) || req.GetAttest() != nil { // to sign a decision, the params must be parsed
 		done, err := s.conditionSlots.Acquire(ctx, ownerOf(subject))
 		if err != nil {
 			return nil, err
@@ -331,9 +334,9 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 	return resp, nil
 }
 
-// resolve returns the set that a request is evaluated with, and the principal whose calls are evaluated. If a service
+// resolve returns the set that applies to a request, and the principal about whose calls the request asks. If a service
 // of the mesh sends the request, this is the principal on whose behalf the service calls, and the request must not name
-// a principal. If an operator sends the request, the request must name the principal.
+// a principal. If an operator sends the request, it must name the principal.
 func (s *Service) resolve(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
 	if err := s.waitForLoading(ctx); err != nil {
 		return nil, engine.Subject{}, err
@@ -349,8 +352,8 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 		return nil, engine.Subject{}, err
 	}
 	if minRevision != "" && !set.reaches(minRevision) {
-		// Another process may have stored the revision. The store is read twice, because the first read may be shared
-		// with another caller and may have started before the revision was stored.
+		// Another process may have stored the revision. The store is read twice, because a different caller may have
+		// begun the first read before the revision was stored.
 		for range 2 {
 			if s.cfg.Source == sqlstore.SQLite || set.reaches(minRevision) || s.catchUp(ctx) != nil {
 				break

@@ -22,59 +22,61 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/propose"
 )
 
-// minProposedLimit is the minimum number of calls per minute that a proposed rule allows.
+// minProposedLimit is the smallest number of calls per minute to which a proposed rule limits a tool.
 const minProposedLimit = 10
 
-// ObservedCall is a tool call that was sent to a server.
+// ObservedCall is a tool call that was observed when it was sent to a server.
 type ObservedCall struct {
-	// ID is the id of the decision. Time is the time at which the call was sent.
+	// ID is the id of the decision on the call. Time is when the call was sent.
 	ID   string
 	Time time.Time
-	// Arguments contains the arguments as JSON. It is empty if the call had no arguments.
+	// Arguments is the JSON of the arguments. It is empty if the call had no arguments.
 	Arguments string
 	// NotRecorded is true if the arguments are unknown.
 	NotRecorded bool
-	// Redacted is true if values in Arguments were redacted.
+	// Redacted is true if some values in Arguments were redacted.
 	Redacted bool
-	// Definition is the digest of the tool's definition that was listed in the caller's session.
+	// Definition is the digest of the tool's definition in the caller's session.
 	Definition []byte
 }
 
-// ObservedTool is a tool in the catalog, together with the calls that were sent to it.
+// ObservedTool is a tool in the catalog and the observed calls to it.
 type ObservedTool struct {
 	ClassifiedTool
 
-	// Definition is the tool's newest definition as JSON. Digest is the digest of this definition.
+	// Definition is the tool's newest definition as JSON. Digest is its digest.
 	Definition string
 	Digest     []byte
-	// NotAccepted says why calls with the definition are refused. It is empty if the definition is accepted.
+	// NotAccepted says why calls with this definition are refused. It is empty if the definition was accepted.
 	NotAccepted string
 	// Unlisted is true if the server does not currently list the tool.
 	Unlisted bool
-	// Calls contains the calls, the newest first. Use contains statistics on these calls.
+	// Calls contains the calls, the newest first. Use contains statistics about them.
 	Calls []ObservedCall
 	Use   Use
 }
 
-// Proposal is a policy document that was made from observed calls.
+// Proposal is a policy document that was derived from observed calls.
 type Proposal struct {
 	// Document is the text of the document.
 	Document []byte
-	// Allowed is the number of observed calls that the document allows. Refused is the number of all other observed
-	// calls. Most of them need an approval.
+	// Allowed is how many observed calls the document allows. Refused is how many it does not allow; most of them need
+	// an approval.
 	Allowed, Refused int
 }
 
-// Propose returns a policy document for a server. For tools that are safe enough, the document allows the observed
-// calls, with bounds for their arguments. It requires approval for other tools that were called, if the server still
-// lists them and a document can name them. It denies everything else.
+// Propose derives a policy document for a server from the observed calls to its tools. The document has rules for the
+// tools that were called, if the server still lists them and a document can name them. For tools that are safe enough,
+// a rule allows the observed calls and bounds the arguments. For the other tools, a rule requires approval. Everything
+// else is denied.
 //
-// Whatever was observed, a tool needs approval if [Suggest] requires approval for it, or if its definition is not
-// accepted. If an argument has no bound, the tool also needs approval, unless its category is Read and its risk is low.
-// The parameter home is the path of a home folder, or empty. A home folder is too wide to be the bound for a path.
+// Whatever was observed, a tool needs approval if [Suggest] requires approval for it, or if its definition was not
+// accepted. A tool also needs approval if an argument has no bound, unless the tool reads and has a low risk. The
+// parameter home is the path of a home folder, or empty. A folder that contains this home folder is never the bound for
+// a path.
 //
-// Propose evaluates the observed calls to allowed tools with the document, and returns an error if one of them is not
-// allowed. It also returns an error if a document can't name the server.
+// Propose checks that the document allows all observed calls to the allowed tools, and returns an error if it does not.
+// It also returns an error if a document can't name the server.
 func Propose(server string, tools []ObservedTool, home string) (*Proposal, error) {
 	rules := make([]proposedRule, len(tools))
 	for i := range tools {
@@ -106,7 +108,7 @@ func Propose(server string, tools []ObservedTool, home string) (*Proposal, error
 	return out, nil
 }
 
-// replayProposed returns an error unless the set allows all observed calls to a tool.
+// replayProposed returns an error if the set does not allow all observed calls to a tool.
 func replayProposed(set *engine.Set, server string, t *ObservedTool) error {
 	check := compileSchema(t.Definition).check
 	facts := engine.Facts{Status: engine.Callable, Arguments: propose.Properties(catalog.SchemaOf(t.Definition))}
@@ -133,16 +135,16 @@ func (c *ObservedCall) forBounds() propose.Call {
 // proposedRule is the proposed rule for a tool.
 type proposedRule struct {
 	allows bool
-	// why says why the tool needs approval. It is empty if allows is true.
+	// why says why the tool needs approval. It is empty if the tool needs none.
 	why string
-	// strict is true if the arguments must satisfy the input schema.
+	// strict is true if the arguments must satisfy the tool's input schema.
 	strict bool
 	bounds []propose.Bound
-	// notes contains comments about the rule other than those about bounds.
+	// notes contains comments about the rule, except for those about its bounds.
 	notes []string
 }
 
-// proposeRule returns the rule for a tool that was called.
+// proposeRule derives the rule for a tool, or says why there is none.
 func proposeRule(t *ObservedTool, home string) proposedRule {
 	switch {
 	case !advice.NamesTool(t.Name):
@@ -176,8 +178,8 @@ func readsWithLowRisk(c *policyv1.Classification) bool {
 	return c.GetCategory() == mcpv1.Category_CATEGORY_READ && c.GetRisk() == policyv1.Risk_RISK_LOW
 }
 
-// strictFor reports whether a rule with `forward: strict` would allow all observed calls to a tool. If not, note says
-// why.
+// strictFor reports whether the rule for a tool can have `forward: strict` and still allow all observed calls. If not,
+// it also returns the reason.
 func strictFor(t *ObservedTool, calls []propose.Call) (strict bool, note string) {
 	const not = "forward: strict is left out: "
 	if slices.ContainsFunc(t.Calls, func(c ObservedCall) bool { return !bytes.Equal(c.Definition, t.Digest) }) {
@@ -198,7 +200,7 @@ func strictFor(t *ObservedTool, calls []propose.Call) (strict bool, note string)
 	return true, ""
 }
 
-// proposalText returns the text of the document.
+// proposalText returns the text of the proposed document.
 func proposalText(server string, tools []ObservedTool, rules []proposedRule) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# A policy for the server %s, from its observed calls. It is a draft: a call that was
@@ -232,7 +234,7 @@ default: deny
 	return out.Bytes()
 }
 
-// write writes the entry for a tool. Before the entry, it writes comments about the calls on which the entry is based.
+// write writes the entry for a tool, with comments about the calls on which the entry is based.
 func (r *proposedRule) write(out *bytes.Buffer, t *ObservedTool) {
 	comment := func(format string, args ...any) {
 		fmt.Fprintf(out, "  # %s\n", safetext.Line(fmt.Sprintf(format, args...)))
@@ -263,12 +265,12 @@ func (r *proposedRule) write(out *bytes.Buffer, t *ObservedTool) {
 	fmt.Fprintf(out, "    rate_limit: {max: %d, window: 60}\n", max(minProposedLimit, 2*t.Use.Busiest))
 }
 
-// approvalReason returns the reason for requiring approval. The reason is shown to the model and to people.
+// approvalReason returns the reason for requiring approval. The model and people see this reason.
 func approvalReason(c *policyv1.Classification, why string) string {
 	return cmp.Or(advice.ApprovalReason(c), why)
 }
 
-// yamlText returns a text of printable ASCII characters as a YAML scalar on one line.
+// yamlText returns a YAML scalar on one line for a text of printable ASCII characters.
 func yamlText(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", "''") + "'"
 }

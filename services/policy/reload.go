@@ -12,23 +12,24 @@ import (
 )
 
 const (
-	// rescanInterval is how often the documents are read. Documents are compared by content, so that every kind of
-	// change is detected: a file that is overwritten, an atomic rename, and changed links in a Kubernetes ConfigMap.
+	// rescanInterval is how often the documents are read. Changes are detected by comparing the content, so that all
+	// kinds of changes are found, such as overwritten files, atomic renames, and changed links in a Kubernetes
+	// ConfigMap.
 	rescanInterval = 500 * time.Millisecond
-	// maxRejected is the maximum number of findings about documents that can't be loaded. It is limited because each
-	// watcher receives the findings with every heartbeat.
+	// maxRejected limits how many findings are stored about documents that can't be used, because each watcher receives
+	// the findings with every heartbeat.
 	maxRejected = 100
 )
 
-// fingerprint identifies the documents that were read, or the error that occurred while reading them.
+// fingerprint identifies the documents that were read, or the error that occurred meanwhile.
 type fingerprint [sha256.Size]byte
 
-// watch reads the documents at regular intervals until ctx is cancelled, and activates changed documents. If the
-// documents can't be loaded, the old set stays active. A change is applied only after two consecutive scans have read
-// the same documents. Otherwise a partly written file, or a mix of old and new files, could become a policy that the
+// watch reads the documents at regular intervals and activates them when they change, until ctx is cancelled. If the
+// new documents can't be used, the old set stays active. A change counts only if two consecutive scans have read the
+// same documents. Otherwise a partly written file, or a mix of old and new files, could become a policy that the
 // operator did not write.
 //
-// If the policies are in the store, watch only reads the holders of the configuration's tokens.
+// If the policies are in the store, watch reads only the holders of the configuration's tokens.
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
@@ -42,7 +43,7 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 	done := fingerprintOf(s.active.Load().documents, nil)
 	var people peopleScan
-	renewed := false // the approvers have changed since the documents were checked
+	renewed := false // true if the approvers have changed since the documents were checked
 	for last := done; ; {
 		select {
 		case <-ctx.Done():
@@ -63,8 +64,8 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 }
 
-// fingerprintOf returns the fingerprint of the paths and contents of documents. If an error occurred while reading the
-// documents, the fingerprint also depends on the error.
+// fingerprintOf returns the fingerprint of documents, including their paths, or of the error that occurred when they
+// were read.
 func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	h := sha256.New()
 	for _, d := range documents {
@@ -76,12 +77,12 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// replace activates documents, or records why they can't be loaded. err is the error that occurred while the documents
+// replace activates documents, or records why they can't be used. err is the error that occurred when the documents
 // were read, or nil.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
 	var set *engine.Set
 	var warnings strictyaml.Errors
-	if err == nil { // before the lock, because the tests of documents may take long, and stops must not wait for them
+	if err == nil { // compile without the lock, because the tests in documents may take long, and stops must not wait for them
 		set, warnings, err = s.cfg.compile(ctx, documents, s.people())
 	}
 	s.changing.Lock()
@@ -119,8 +120,9 @@ func (s *Service) warn(ctx context.Context) {
 	}
 }
 
-// later returns now. If the clock was set back, it returns a time 1 ns after the parameter before instead, so that
-// activation times always increase.
+// later returns now if it is later than the time of the previous activation. Otherwise, for example because the clock
+// was set back, it returns the time 1 ns after the previous activation, so that the times of activations always
+// increase.
 func later(now, before time.Time) time.Time {
 	if now.UnixNano() > before.UnixNano() {
 		return now

@@ -16,12 +16,12 @@ import (
 
 // These constants limit a replay.
 const (
-	// maxReplays is the maximum number of replays at the same time. Each person can have at most one.
+	// maxReplays limits how many replays may be open at the same time. Each person may have one.
 	maxReplays = 4
-	// maxReplayTime is the maximum duration of a replay. maxReplayIdle is the maximum time between two messages from
-	// the client.
+	// maxReplayTime limits how long a replay may take. maxReplayIdle limits how long the client may wait before it
+	// sends the next message.
 	maxReplayTime, maxReplayIdle = time.Hour, 2 * time.Minute
-	// maxReplayPart is the size of a response, in bytes, at which further results are put in another response.
+	// maxReplayPart limits the size of a response, in bytes. Further results are put in the next response.
 	maxReplayPart = 1 << 20
 )
 
@@ -32,8 +32,9 @@ var (
 
 type replayStream = grpc.BidiStreamingServer[policyv1.ReplayDecisionsRequest, policyv1.ReplayDecisionsResponse]
 
-// ReplayDecisions implements policyv1.PolicyServiceServer. The stream occupies one of the replaySlots while it is open,
-// and one of the lintSlots while a message is processed. Therefore a slow client does not delay other people's work.
+// ReplayDecisions implements policyv1.PolicyServiceServer. While the stream is open, it holds one of replaySlots, and
+// while a message is processed, it also holds one of lintSlots. Therefore a slow client does not delay the work of
+// other people.
 func (s *Service) ReplayDecisions(stream replayStream) error {
 	ctx := stream.Context()
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
@@ -63,8 +64,8 @@ type receivedReplay struct {
 	err error
 }
 
-// receiveReplay receives the messages of a stream in a goroutine, until the stream ends or ctx is done. The stream's
-// handler can't wait for this goroutine, because Recv may return only after the handler has returned.
+// receiveReplay receives the messages of a stream in a goroutine, until the stream ends or ctx is done. The handler of
+// the stream does not wait for this goroutine, because Recv may return only after the handler has returned.
 func receiveReplay(ctx context.Context, stream replayStream) <-chan receivedReplay {
 	out := make(chan receivedReplay)
 	go func() {
@@ -97,8 +98,8 @@ func nextReplay(ctx context.Context, messages <-chan receivedReplay) (*policyv1.
 	}
 }
 
-// beginReplay receives the first message, which is the head of the replay. It compiles the documents in the message,
-// and responds to it. It returns nil if the documents can't be loaded.
+// beginReplay receives the first message, which is the head of the replay. It compiles the documents in the message and
+// sends the response. If the documents can't be used, it returns nil.
 func (s *Service) beginReplay(ctx context.Context, stream replayStream, messages <-chan receivedReplay) (*replayer, error) {
 	req, err := nextReplay(ctx, messages)
 	switch {
@@ -129,7 +130,8 @@ func (s *Service) beginReplay(ctx context.Context, stream replayStream, messages
 	return s.newReplayer(set, active), nil
 }
 
-// compileDraft compiles documents without running their tests. The set is nil if the documents can't be loaded.
+// compileDraft compiles documents without running their tests. If the documents can't be used, it returns findings and
+// no set.
 func (s *Service) compileDraft(ctx context.Context, documents []*policyv1.Document) (*engine.Set, []*policyv1.Finding, error) {
 	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))
 	if err != nil {
@@ -150,8 +152,8 @@ func (s *Service) compileDraft(ctx context.Context, documents []*policyv1.Docume
 	return set, nil, nil
 }
 
-// replayNext waits for records, evaluates them and sends the results. It returns [io.EOF] if the client has sent all
-// records.
+// replayNext waits for records, evaluates them and sends the results. If the client has sent all records, it returns
+// [io.EOF].
 func (s *Service) replayNext(ctx context.Context, stream replayStream, messages <-chan receivedReplay, r *replayer) error {
 	req, err := nextReplay(ctx, messages)
 	switch {
@@ -185,7 +187,7 @@ func (s *Service) replayBatch(ctx context.Context, r *replayer, records []*polic
 	return results, nil
 }
 
-// sendReplay sends results in one or more responses of limited size.
+// sendReplay sends results, in several responses if they are large.
 func sendReplay(stream replayStream, results *replayResults, totals *policyv1.ReplayTotals) error {
 	resp, size := new(policyv1.ReplayDecisionsResponse), 0
 	add := func(item proto.Message) error {

@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// currentGroups contains the groups that the holders of valid tokens currently have. They are needed because the
-// journal records no groups.
+// currentGroups contains the current groups of the holders of valid tokens. They are needed because the journal does
+// not record groups.
 type currentGroups struct {
 	byName   map[string]*identityv1.Token
 	byHolder map[holder][]string
-	// differing contains the holders that have several tokens with different groups, so that their groups are
-	// ambiguous.
+	// differing contains the holders whose groups are ambiguous, because they have several tokens with different
+	// groups.
 	differing map[holder]bool
 }
 
@@ -34,8 +34,8 @@ func newCurrentGroups(tokens []*identityv1.TokenRecord) *currentGroups {
 	return out
 }
 
-// set sets the groups of a recorded caller and of the principals in its delegation chain. It reports whether all of
-// these groups are known.
+// set sets the groups of a recorded caller and of the principals in its delegation chain. It reports whether all these
+// groups are known.
 func (g *currentGroups) set(s *engine.Subject, recorded *identityv1.Principal) bool {
 	known := g.setOne(&s.Caller, recorded)
 	for i, p := range recorded.GetChain() {
@@ -45,7 +45,7 @@ func (g *currentGroups) set(s *engine.Subject, recorded *identityv1.Principal) b
 }
 
 func (g *currentGroups) setOne(p *engine.Principal, recorded *identityv1.Principal) bool {
-	if recorded.GetIssuer() != "" { // the groups and scopes of a JWT are not recorded
+	if recorded.GetIssuer() != "" { // the journal does not record the groups and scopes of a JWT
 		return false
 	}
 	of := holder{p.Tenant, p.Name, p.Agent}

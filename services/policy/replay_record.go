@@ -17,25 +17,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxReplayed is the maximum number of decisions that a replay caches. maxReplayedBytes is their maximum total size, in
-// bytes.
+// maxReplayed limits how many decisions a replay caches, and maxReplayedBytes limits their total size, in bytes.
 const maxReplayed, maxReplayedBytes = 10_000, 16 << 20
 
-// A replayer evaluates recorded decisions again with documents. It is not safe for concurrent use.
+// A replayer makes the decisions on recorded calls again, with other documents. It is not safe for concurrent use.
 type replayer struct {
 	set       *engine.Set
 	readsTime bool
 	servers   map[string]*catalog.Server
 	settings  func(server string) catalog.Settings
 	groups    *currentGroups
-	// decided caches the results. The key for a call consists of all values of the call that the documents can read.
+	// The field decided caches the results. The key for a call contains all values of the call that the documents can
+	// read.
 	decided *lru.Cache[string, decidedReplay]
 
 	same, different, unknown int64
 	others                   map[commonv1.Code]int64
 }
 
-// decidedReplay is the result for all calls that have the same values, as far as the documents can read them.
+// decidedReplay is the result for all calls with the same values, as far as the documents can read them.
 type decidedReplay struct {
 	engine.Replay
 
@@ -53,13 +53,12 @@ func (s *Service) newReplayer(set *engine.Set, active *activeSet) *replayer {
 	}
 }
 
-// replayResults contains the results for one batch of records. Calls share one result if the documents can't
-// distinguish them and they have the same recorded decision.
+// replayResults contains the results for a batch of records. Calls have a result in common if their recorded decisions
+// are the same and the documents can't distinguish them.
 type replayResults struct {
 	flips   []*policyv1.Flip
 	unknown []*policyv1.UnknownReplay
-	// count contains a function for each result that the batch already has. The function adds a number of calls to the
-	// result.
+	// count contains a function for each result that the batch already has. The function adds calls to the result.
 	count map[string]func(calls int64)
 }
 
@@ -67,8 +66,8 @@ func newReplayResults() *replayResults {
 	return &replayResults{count: make(map[string]func(int64))}
 }
 
-// replay evaluates a record and adds its result to the parameter to. It returns an error if the record's principal is
-// not valid.
+// replay makes the decision on a recorded call again and adds the result to the given results. If the principal in the
+// record is not valid, replay returns an error.
 func (r *replayer) replay(rec *policyv1.RecordedDecision, to *replayResults) error {
 	if !decidedByRules(rec.GetDecision()) {
 		r.others[rec.GetDecision().GetCode()] += rec.GetCount()
@@ -155,8 +154,8 @@ func callOnly(c *policyv1.Call) *policyv1.Call {
 	return &policyv1.Call{Method: c.GetMethod(), Server: c.GetServer(), Name: c.GetName(), Ref: c.GetRef()}
 }
 
-// keyOf returns a string that identifies the values of a recorded call that the documents can read. The string is equal
-// for calls with the same values.
+// keyOf returns a string that contains the values of a recorded call that the documents can read. If two calls have the
+// same values, their strings are equal.
 func (r *replayer) keyOf(rec *policyv1.RecordedDecision) (string, error) {
 	key := &policyv1.RecordedDecision{Call: proto.CloneOf(rec.GetCall()), Subject: rec.GetSubject()}
 	if key.ArgumentsKnown = rec.GetArgumentsKnown() && r.set.ReadsArguments(); !key.GetArgumentsKnown() {
@@ -169,14 +168,14 @@ func (r *replayer) keyOf(rec *policyv1.RecordedDecision) (string, error) {
 	return string(raw), err
 }
 
-// decide evaluates the call in a record.
+// decide makes a decision on the call in a record.
 func (r *replayer) decide(rec *policyv1.RecordedDecision) (decidedReplay, error) {
 	c := rec.GetCall()
 	subject, err := unpackSubject(rec.GetSubject())
 	if err != nil {
 		return decidedReplay{}, err
 	}
-	// The journal shortens names, except for the names of tools on whose calls rules decide.
+	// The journal shortens names, except for the names of tools for which rules made a decision.
 	unknown := engine.UnknownName | engine.UnknownArguments
 	if !r.groups.set(&subject, rec.GetSubject()) {
 		unknown |= engine.UnknownGroups
@@ -205,9 +204,9 @@ func timeOf(at *timestamppb.Timestamp) time.Time {
 	return at.AsTime()
 }
 
-// facts returns the current facts about a tool as if its definition were accepted, because a replay compares documents
-// and not the catalog. If the record has no definition, facts uses the same definition as ExplainCall. The result known
-// is false if the catalog does not contain the recorded definition.
+// facts returns the current facts about a tool. It treats the definition as accepted, because a replay concerns
+// documents and not the catalog. If the record has no definition, facts uses the same definition as ExplainCall. It
+// returns false if the catalog does not contain the recorded definition.
 func (r *replayer) facts(server, tool string, digest []byte) (facts engine.Facts, known bool) {
 	s := r.servers[server]
 	if s == nil {
@@ -225,7 +224,7 @@ func (r *replayer) facts(server, tool string, digest []byte) (facts engine.Facts
 	return facts, true
 }
 
-// totals returns the numbers of calls that have been evaluated so far.
+// totals returns how many calls were evaluated so far, by result.
 func (r *replayer) totals() *policyv1.ReplayTotals {
 	out := &policyv1.ReplayTotals{Same: r.same, Different: r.different, Unknown: r.unknown}
 	for _, code := range slices.SortedFunc(maps.Keys(r.others), func(a, b commonv1.Code) int {
@@ -242,17 +241,17 @@ var ruleCodes = []commonv1.Code{
 	commonv1.Code_CODE_SCOPE_MISSING,
 }
 
-// decidedByRules reports whether the effect of a recorded decision comes from rules or defaults. Otherwise the call was
-// refused for another reason, such as a limit, a stop or a quarantine. A hidden tool and a tool that does not exist
-// have the same code, but only the decision on a hidden tool contains a rule.
+// decidedByRules reports whether rules or defaults made a recorded decision. Otherwise the call was refused because of
+// a limit, a stop or a quarantine, for example. The code for a hidden tool is the same as for a tool that does not
+// exist, but only the decision on a hidden tool contains a rule.
 func decidedByRules(d *policyv1.Decision) bool {
 	return d.GetEffect() == policyv1.Effect_EFFECT_ALLOW || d.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL ||
 		slices.Contains(ruleCodes, d.GetCode()) || d.GetCode() == commonv1.Code_CODE_TOOL_UNKNOWN && d.GetRule() != nil
 }
 
-// recordedVerdict returns the parts of a recorded decision that a replay compares and returns. The decision that would
-// be made if everything were enforced is included only if it comes from rules or defaults. For example, it is omitted
-// if a limit was exceeded.
+// recordedVerdict returns the parts of a recorded decision that are needed for the comparison and the result. It
+// includes the decision that would have been made if everything had been enforced, but only if rules or defaults would
+// have made it. For example, it omits this decision if a limit would have been exceeded.
 func recordedVerdict(d *policyv1.Decision) *policyv1.Decision {
 	out := &policyv1.Decision{Effect: d.GetEffect(), Code: d.GetCode(), Rule: d.GetRule(), Hidden: d.GetHidden()}
 	would := d.GetObserved()
@@ -263,18 +262,18 @@ func recordedVerdict(d *policyv1.Decision) *policyv1.Decision {
 	return out
 }
 
-// enforcedEffect returns the effect that a decision would have if everything were enforced.
+// enforcedEffect returns the effect that a decision would have had if everything had been enforced.
 func enforcedEffect(d *policyv1.Decision) policyv1.Effect {
 	return cmp.Or(d.GetObserved().GetEffect(), d.GetEffect())
 }
 
-// permission returns a number that is greater for more permissive effects. An allowed call is the most permissive.
+// permission returns a number that is greater for more permissive effects. It is the greatest if the call is allowed.
 func permission(e policyv1.Effect) int {
 	return slices.Index([]policyv1.Effect{policyv1.Effect_EFFECT_DENY, policyv1.Effect_EFFECT_REQUIRE_APPROVAL, policyv1.Effect_EFFECT_ALLOW}, e)
 }
 
-// compareReplayed compares a recorded decision with the decision that the documents make. It compares the effects on
-// the call, and the effects that the decisions would have if everything were enforced.
+// compareReplayed compares a recorded decision with the decision that the documents make. It compares their effects,
+// and also the effects that they would have if everything were enforced.
 func compareReplayed(before *policyv1.Decision, after *engine.Decision) (kind policyv1.FlipKind, differs bool) {
 	done := permission(effects[after.Effect]) - permission(before.GetEffect())
 	would := permission(effects[after.Enforced()]) - permission(enforcedEffect(before))

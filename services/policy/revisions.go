@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// defaultRevisionPage is the number of revisions on a page if the request does not specify a number.
+// defaultRevisionPage is the number of revisions on a page if a request does not specify it.
 const defaultRevisionPage = 100
 
-// describeStored adds information about the stored revision that the set was compiled from. It adds nothing if the
-// documents come from files.
+// describeStored adds information about the stored revision from which the set was compiled. If the documents come from
+// files, it adds nothing.
 func (a *activeSet) describeStored(out *policyv1.Revision) {
 	if a.stored == nil {
 		return
@@ -28,7 +28,7 @@ func (a *activeSet) describeStored(out *policyv1.Revision) {
 	}
 }
 
-// packStored sets the fields of out whose values come from the store.
+// packStored sets the fields of out for a revision in the store.
 func packStored(out *policyv1.Revision, r *store.Revision) {
 	out.DocumentsId, out.Number, out.Author, out.Comment, out.Stored = r.ID, r.Number, r.Author, r.Reason, true
 	out.Activated = timestamppb.New(r.Activated)
@@ -37,8 +37,8 @@ func packStored(out *policyv1.Revision, r *store.Revision) {
 	}
 }
 
-// GetRevision implements policyv1.PolicyServiceServer. If the requested revision is the active one, GetRevision waits
-// until calls are no longer evaluated with an older revision.
+// GetRevision implements policyv1.PolicyServiceServer. If the revision is the active one, GetRevision waits until no
+// decisions are made with older revisions any more.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	caller := authn.CallerOf(ctx)
 	if !mayReadDocuments(caller) {
@@ -59,16 +59,16 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 	return &policyv1.GetRevisionResponse{Revision: found.set.describe(caller), Documents: found.documents}, nil
 }
 
-// foundRevision is a revision together with its documents. If the revision is active, set is the active set. Otherwise
-// set is nil.
+// foundRevision is a revision and its documents. If the revision is active, set is the active set. Otherwise set is
+// nil.
 type foundRevision struct {
 	set       *activeSet
 	stored    store.Revision
 	documents []*policyv1.Document
 }
 
-// findRevision returns the revision with the given id. The id may be shortened to its first digits. If id is empty,
-// findRevision returns the active revision.
+// findRevision returns the revision with the given id, which may be shortened to its first digits. If the id is empty,
+// it returns the active revision.
 func (s *Service) findRevision(ctx context.Context, id string) (*foundRevision, error) {
 	set := s.active.Load()
 	switch {
@@ -76,7 +76,7 @@ func (s *Service) findRevision(ctx context.Context, id string) (*foundRevision, 
 		return nil, errNoPolicy
 	case id == "" && set.stored != nil && set.stored.Number == 0:
 		return nil, errNothingApplied
-	case id == "" && set.stored != nil && set.rejected != nil: // the set does not contain the stored documents
+	case id == "" && set.stored != nil && set.rejected != nil: // the set was not compiled from the stored documents
 		id = set.stored.ID
 	case id == "":
 		return &foundRevision{set: set, documents: set.documents}, nil
@@ -142,8 +142,8 @@ func (s *Service) ListRevisions(ctx context.Context, req *policyv1.ListRevisions
 	return resp, nil
 }
 
-// parseRevisionPage parses a page token. All revisions on the page have numbers below the result. The result is 0 for
-// the first page.
+// parseRevisionPage parses a page token. The page contains revisions whose numbers are smaller than the result. For the
+// first page, the result is 0.
 func parseRevisionPage(token string) (int64, error) {
 	if token == "" {
 		return 0, nil

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// SimulateCall implements policyv1.PolicyServiceServer. It is refused to people in tenants other than "default".
-// Otherwise they could find out what the catalog contains by sending documents of their own.
+// SimulateCall implements policyv1.PolicyServiceServer. Only people of the tenant "default" may use it. Other people
+// could find out what the catalog contains by sending their own documents.
 func (s *Service) SimulateCall(ctx context.Context, req *policyv1.SimulateCallRequest) (*policyv1.SimulateCallResponse, error) {
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
 		return nil, toStatus(errOtherTenant)
@@ -24,7 +24,7 @@ func (s *Service) SimulateCall(ctx context.Context, req *policyv1.SimulateCallRe
 	defer done()
 	cfg := s.configForDrafts()
 	compiled, _, err := cfg.compile(ctx, req.GetDocuments(), s.peopleFor(ctx))
-	if ctx.Err() != nil { // the end of the request is not a finding
+	if ctx.Err() != nil { // the request was cancelled, which is not a finding
 		return nil, context.Cause(ctx)
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// These are the errors that toStatus maps to a gRPC code and a reason.
+// These are the errors for which [statuses] contains a gRPC code and a reason.
 var (
 	errNoPolicy          = errors.New("no policy is active because the documents did not load: see the log of the policy service")
 	errNothingApplied    = errors.New("no policy documents have been applied, so every call is refused: apply some with `sluice policy apply`")
@@ -37,7 +37,7 @@ var (
 )
 
 // statuses contains the gRPC code and the reason for each error. If an error wraps several of these errors, the first
-// matching entry in the list is used.
+// one in the list counts.
 var statuses = []struct {
 	err    error
 	code   codes.Code
@@ -90,7 +90,7 @@ var statuses = []struct {
 	{errSubjectMissing, codes.InvalidArgument, "SUBJECT_MISSING"},
 }
 
-// toStatus adds a gRPC code and a reason to an error of this service. It returns other errors unchanged.
+// toStatus adds the gRPC code and the reason in [statuses] to an error. It returns other errors unchanged.
 func toStatus(err error) error {
 	for _, s := range statuses {
 		if errors.Is(err, s.err) {

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// maxDecisionAge is the maximum time between a gateway's request for a decision and the start of the call. The
-	// documentation of DecideCall promises this maximum.
+	// maxDecisionAge is how long after a gateway has requested a decision the call may start at the latest. The
+	// documentation of DecideCall promises this.
 	maxDecisionAge = time.Second
-	// beginMargin is added to maxDecisionAge, because clocks run at different rates and a call takes time to reach its
-	// server.
+	// beginMargin is added to maxDecisionAge, because clocks do not run at exactly the same rate, and because a call
+	// takes some time to reach its server.
 	beginMargin = 200 * time.Millisecond
 )
 
@@ -113,7 +113,7 @@ func (s *Service) ListStops(ctx context.Context, req *policyv1.ListStopsRequest)
 	return resp, nil
 }
 
-// storeError returns the error for a request that could not be served because of the store.
+// storeError returns the error for a request that failed because of the store.
 func storeError(what string, err error) error {
 	if errors.Is(err, store.ErrStopsFull) {
 		return err
@@ -121,8 +121,8 @@ func storeError(what string, err error) error {
 	return fmt.Errorf("%s: %w: %w", what, sqlstore.ErrUnavailable, err)
 }
 
-// selectorFor returns a selector for the calls that a caller may stop or resume. For operators in tenants other than
-// "default", the selector is restricted to their own tenant.
+// selectorFor returns the selector in a request to stop or resume calls. Operators outside the tenant "default" may
+// only select calls of their own tenant, so selectorFor restricts their selectors to this tenant.
 func selectorFor(caller *authn.Caller, in *policyv1.StopSelector) (engine.Selector, error) {
 	out := engine.Selector{Agent: in.GetAgent(), Server: in.GetServer(), Tenant: in.GetTenant()}
 	if in.GetAll() == (out != engine.Selector{}) {
@@ -138,8 +138,8 @@ func selectorFor(caller *authn.Caller, in *policyv1.StopSelector) (engine.Select
 	return out, nil
 }
 
-// packStop converts a stop to the message that a caller receives. People in tenants other than "default" do not get the
-// names of other tenants' operators.
+// packStop returns a stop as the caller may see it. People outside the tenant "default" do not see the names of
+// operators of other tenants.
 func packStop(stop store.Stop, caller *authn.Caller) *policyv1.Stop {
 	out := &policyv1.Stop{
 		Selector: &policyv1.StopSelector{All: stop.Selector == engine.Selector{}, Agent: stop.Agent, Server: stop.Server, Tenant: stop.Tenant},
@@ -154,8 +154,8 @@ func packStop(stop store.Stop, caller *authn.Caller) *policyv1.Stop {
 	return out
 }
 
-// readStops reads the stops in force from the store if the store has changed since they were last read, and publishes
-// them. It must not be called concurrently.
+// readStops reads the stops in force from the store and publishes them, if the store has changed since they were last
+// read. It must not be called concurrently.
 func (s *Service) readStops(ctx context.Context) error {
 	if s.version == s.stopsRead && s.version != 0 {
 		return nil
@@ -169,8 +169,8 @@ func (s *Service) readStops(ctx context.Context) error {
 	return nil
 }
 
-// publishStops adds the stops that were in force at a version of the store to the active set, unless the set already
-// has stops from a newer version.
+// publishStops puts the stops that were in force at a version of the store into the active set, unless the set already
+// has the stops of this version or a newer one.
 func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -191,11 +191,11 @@ func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	}
 }
 
-// waitForCalls waits until no call can start because of a decision that was made with a set older than the given set.
-// The parameter began is the time at which the given set became active.
+// waitForCalls waits until calls start only because of decisions that were made with the given set or a newer one. The
+// parameter began is the time when the given set became active.
 func (s *Service) waitForCalls(ctx context.Context, set *activeSet, began time.Time) error {
 	until := began.Add(maxDecisionAge + beginMargin)
-	if s.cfg.Source != sqlstore.SQLite { // other processes make decisions by older sets for a part of maxPeerDelay
+	if s.cfg.Source != sqlstore.SQLite { // other processes make decisions with older sets for a part of maxPeerDelay
 		until = began.Add(maxPeerDelay - epochlease.MaxDuration + maxDecisionAge + beginMargin)
 	}
 	if err := s.waitForReplicas(ctx, set); err != nil {

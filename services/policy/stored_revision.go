@@ -18,17 +18,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// maxRevisionRead is the time limit for reading the documents of a revision.
+// maxRevisionRead limits how long it may take to read a revision and compile its documents.
 const maxRevisionRead = 5 * time.Second
 
-// errNotLoaded means that the store has a revision newer than the active one, but that this revision could not be read.
+// errNotLoaded means that the store has a newer revision than the active one, and that this revision could not be read.
 var errNotLoaded = errors.New("a newer policy revision could not be read from the store, so calls are refused until it can be")
 
-// errDamaged means that the content of stored documents differs from what was applied.
+// errDamaged means that stored documents are not the ones that were applied.
 var errDamaged = errors.New("the documents of this policy revision in the store are damaged: apply documents again")
 
-// documentsID returns the id of a list of documents. The id is the SHA-256 digest of their paths and texts, in
-// hexadecimal. The documents must be sorted by path.
+// documentsID returns the id of documents, which is the SHA-256 digest of their paths and texts in hexadecimal. The
+// documents must be sorted by path.
 func documentsID(documents []*policyv1.Document) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "sluice.documents.v1 %d ", len(documents))
@@ -45,12 +45,13 @@ func sortDocuments(documents []*policyv1.Document) []*policyv1.Document {
 	})
 }
 
-// packDocuments returns documents in the form in which the store contains them.
+// packDocuments returns documents as the store contains them.
 func packDocuments(documents []*policyv1.Document) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(&policyv1.GetRevisionResponse{Documents: documents})
 }
 
-// storedDocuments reads the documents with the given id from the store, and checks that they match this id.
+// storedDocuments reads the documents with the given id from the store, and returns an error if they do not match this
+// id.
 func (s *Service) storedDocuments(ctx context.Context, id string) ([]*policyv1.Document, error) {
 	raw, err := s.store.DocumentsOf(ctx, id)
 	if err != nil {
@@ -68,12 +69,12 @@ type compiledDocuments struct {
 	set       *engine.Set
 	documents []*policyv1.Document
 	warnings  strictyaml.Errors
-	// rejected contains the reasons why stored documents can't be loaded. If it is not empty, set denies every call.
+	// rejected says why stored documents can't be used. If it is not empty, set denies every call.
 	rejected []*policyv1.Finding
 }
 
-// refuseAll returns a set that denies every call with the given reason. It also denies calls to servers in observe
-// mode, because there is no policy whose decisions could be recorded.
+// refuseAll returns a set that denies every call with the given reason, even calls to servers in observe mode, because
+// there is no policy whose decisions could be recorded.
 func (s *Service) refuseAll(reason string) (*compiledDocuments, error) {
 	document := &policyv1.Document{Path: "no-policy.yaml", Text: fmt.Sprintf(`version: 1
 name: no-policy
@@ -90,9 +91,9 @@ rules:
 	return &compiledDocuments{set: set, documents: []*policyv1.Document{document}}, nil
 }
 
-// compileStored reads the documents of a revision from the store, and compiles them. It does not run their tests,
+// compileStored reads the documents of a revision from the store and compiles them. It does not run their tests,
 // because the tests passed when the documents were applied. It does not check who can approve calls, because tokens may
-// have changed since then. If there is no revision, or if its documents can't be loaded, the result denies every call.
+// have changed since then. If there is no revision, or if its documents can't be used, the result denies every call.
 // compileStored returns an error only if the store can't be read.
 func (s *Service) compileStored(ctx context.Context, rev *store.Revision) (*compiledDocuments, error) {
 	if rev.Number == 0 {
@@ -112,7 +113,8 @@ func (s *Service) compileStored(ctx context.Context, rev *store.Revision) (*comp
 	return s.refuseBroken(ctx, rev, err)
 }
 
-// refuseBroken returns a set that denies every call, because the stored documents can't be loaded. err is the reason.
+// refuseBroken logs that stored documents can't be used because of the given error, and returns a set that denies every
+// call.
 func (s *Service) refuseBroken(ctx context.Context, rev *store.Revision, err error) (*compiledDocuments, error) {
 	s.deps.Log.ErrorContext(ctx, "the stored policy does not load, so every call is refused: apply other documents, or `sluice policy rollback`", "documents", rev.ID, "number", rev.Number, "error", err)
 	out, refused := s.refuseAll("the stored policy " + rev.ID[:16] + " does not load, so every call is refused: an operator applies another one with sluice policy apply, or sluice policy rollback")
@@ -124,7 +126,7 @@ func (s *Service) refuseBroken(ctx context.Context, rev *store.Revision, err err
 	return out, nil
 }
 
-// loadStored reads the store's active revision into the parameter set, which becomes the service's first set.
+// loadStored reads the active revision from the store into the given set, which becomes the first set of the service.
 func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	rev, err := s.store.ActiveRevision(ctx)
 	if err != nil {
@@ -139,21 +141,23 @@ func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	return nil
 }
 
-// use sets the documents of the set a, and everything that is derived from them.
+// use sets the documents of the active set and everything that was compiled from them.
 func (a *activeSet) use(rev *store.Revision, from *compiledDocuments) {
 	a.stored, a.Set, a.documents, a.warnings, a.rejected = rev, from.set, from.documents, from.warnings, from.rejected
 }
 
-// loadingRevision is a revision that is being read and compiled. The field done is closed when this has finished. After
-// that, err is the error, or nil if the revision is active.
+// loadingRevision is a revision that is being read and compiled.
 type loadingRevision struct {
+	// done is closed when this has finished.
 	done chan struct{}
-	err  error
+	// err is the error with which this has failed, or nil if the revision is active. It must be read only after done
+	// was closed.
+	err error
 }
 
-// waitForLoading waits until the newest known revision in the store is active, so that no call is evaluated with an
-// older revision. It returns [errNotLoaded] if the newest revision can't be read. If ctx is done first, it returns the
-// error of ctx.
+// waitForLoading waits while a newer revision of the store is being read, so that no decision is made with an older
+// one. If the newer revision can't be read, it returns [errNotLoaded]. If ctx is done before, it returns the error of
+// ctx.
 func (s *Service) waitForLoading(ctx context.Context) error {
 	loading := s.loading.Load()
 	if loading == nil {
@@ -167,13 +171,13 @@ func (s *Service) waitForLoading(ctx context.Context) error {
 	}
 }
 
-// readRevision activates the store's active revision if another process has applied it. It must not be called
-// concurrently.
+// readRevision activates the revision that is active in the store, if another process has applied it. It must not be
+// called concurrently.
 func (s *Service) readRevision(ctx context.Context) error {
 	if !s.cfg.Stored {
 		return nil
 	}
-	known := s.active.Load().stored // before the store is read, because ApplyDocuments may activate a newer one meanwhile
+	known := s.active.Load().stored // this is read before the store, because ApplyDocuments may activate a newer revision meanwhile
 	rev, err := s.store.ActiveRevision(ctx)
 	switch {
 	case err != nil:
@@ -207,7 +211,7 @@ func (s *Service) load(ctx context.Context, rev *store.Revision) error {
 	return nil
 }
 
-// publishRevision makes a revision from the store active, unless the same revision or a newer one is already active.
+// publishRevision makes a revision from the store active, unless this revision or a newer one is already active.
 func (s *Service) publishRevision(ctx context.Context, rev *store.Revision, loaded *compiledDocuments) {
 	s.changing.Lock()
 	defer s.changing.Unlock()

@@ -12,27 +12,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
-// Use contains statistics on the calls to a tool.
+// Use contains statistics about the calls to a tool.
 type Use struct {
-	// Calls is the number of calls that were sent. Callers is the number of principals that sent these calls.
+	// Calls is how many calls were sent, and Callers is how many principals sent them.
 	Calls, Callers int
-	// Busiest is the maximum number of calls that one session sent in a minute. It includes the calls of the agents
-	// that belong to the session.
+	// Busiest is the greatest number of calls that one session sent in a minute, including the calls of agents that
+	// belong to the session.
 	Busiest int
-	// Last is the time at which the last call was sent.
+	// Last is when the last call was sent.
 	Last time.Time
 }
 
-// Suggest returns a policy document for a server, which it creates from the classifications of the server's tools. The
-// document is a draft that a person must read.
+// Suggest returns a draft of a policy document for a server, which a person must read. It derives the document from the
+// classifications of the server's tools.
 //
-// Every tool has an entry, with a comment that quotes the most significant words of the tool's definition. All other
-// calls are denied. The document requires approval for a tool with an uncertain classification, for a tool with a
-// critical risk, and for a tool that writes with a high risk.
+// Every tool has an entry, with a comment that quotes the most important words of the tool's definition. The entry
+// requires approval if [advice.Rule] does, for example if the risk is critical. Calls to tools that have no entry are
+// denied.
 //
-// If the parameter used is not nil, it contains the usage of the tools by name. In that case, only tools that were
-// called have active entries, each with a limit that allows the recorded usage. The entries of the other tools are
-// commented out.
+// The parameter used contains the use of the tools by name, or nil if it is unknown.  If it is known, the limits in
+// entries allow this use, and the entries of tools that were not called are commented out.
 //
 // Suggest returns an error if a document can't name the server.
 func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
@@ -84,8 +83,7 @@ default: deny
 	return out.Bytes()
 }
 
-// evidenceNote returns the text of a comment. The comment quotes the words of the definition that had the highest
-// weight for the tool's category.
+// evidenceNote returns the text of a comment with the most important evidence for the tool's category.
 func evidenceNote(t ClassifiedTool) string {
 	for _, e := range t.GetEvidence() {
 		if e.GetCategory() == t.GetCategory() {

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// CountTests returns the number of tests in documents that are loaded together. It returns 0 if the documents can't be
-// loaded.
+// CountTests returns how many tests the documents have together. If the documents can't be used, it returns 0.
 func CountTests(documents []*policyv1.Document) int {
 	set, err := document.ParseSet(filesOf(documents), nil, time.Now())
 	if err != nil {
@@ -20,11 +19,11 @@ func CountTests(documents []*policyv1.Document) int {
 	return len(set.Tests)
 }
 
-// Schema returns the JSON Schema for policy documents, which editors can use.
+// Schema returns the JSON Schema for policy documents, which is meant for editors.
 func Schema() []byte { return document.Schema() }
 
-// RunTests runs the tests in documents that will be active together. If f is not nil, the documents are checked under
-// that configuration, in the same way as [LintFor] checks them. RunTests returns an error only if ctx is done.
+// RunTests runs the tests in documents that are to be active together. If f is not nil, it uses this configuration in
+// the same way as [LintFor]. RunTests returns an error only if ctx is done.
 func RunTests(ctx context.Context, f *config.File, documents []*policyv1.Document) (*policyv1.TestDocumentsResponse, error) {
 	if f == nil {
 		return runTests(ctx, baseConfig(new(config.Default())), documents, nil)
@@ -33,8 +32,8 @@ func RunTests(ctx context.Context, f *config.File, documents []*policyv1.Documen
 	return runTests(ctx, cfg, documents, cfg.approvers(cfg.OwnerMayApprove))
 }
 
-// TestDocuments implements policyv1.PolicyServiceServer. As with LintDocuments, only operators of the installation get
-// findings about approvers.
+// TestDocuments implements policyv1.PolicyServiceServer. As LintDocuments does, it checks the approvers only for
+// operators of the installation.
 func (s *Service) TestDocuments(ctx context.Context, req *policyv1.TestDocumentsRequest) (*policyv1.TestDocumentsResponse, error) {
 	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))
 	if err != nil {
@@ -50,7 +49,7 @@ func runTests(ctx context.Context, cfg Config, documents []*policyv1.Document, p
 		return &policyv1.TestDocumentsResponse{Findings: findings(err)}, nil
 	}
 	all, late, err := parsed.TestResults(ctx, cfg.TestsWithin, cfg.SessionCap, engine.Times{Decide: cfg.Decide, Execute: cfg.Execute})
-	if ctx.Err() != nil { // the end of the request is not a finding
+	if ctx.Err() != nil { // the request was cancelled, which is not a finding
 		return nil, context.Cause(ctx)
 	}
 	out := &policyv1.TestDocumentsResponse{Findings: findings(err)}

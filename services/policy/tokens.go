@@ -13,11 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// maxExported is the maximum number of tokens in a message of ExportTokens.
+// maxExported limits how many tokens a message of ExportTokens contains.
 const maxExported = 200
 
-// refusesToken returns the decision that refuses a call if the caller's token was revoked or has expired. Otherwise it
-// returns nil. The check is needed because a gateway that was suspended may not know yet that the token is invalid.
+// refusesToken returns the decision that refuses a call if the caller's token was revoked or has expired, and nil
+// otherwise. The check is needed because a gateway that was suspended may not know yet that the token is not valid any
+// more.
 func (s *Service) refusesToken(set *activeSet, caller *identityv1.Principal) *policyv1.Decision {
 	if caller.GetTokenId() == "" || !s.deps.Tokens.HasEnded(caller.GetTokenId()) {
 		return nil
@@ -65,7 +66,7 @@ func packExported(t *store.Token) *policyv1.ExportedToken {
 	}
 }
 
-// packTime returns nil for the zero time.
+// packTime converts a time, and returns nil for the zero time.
 func packTime(at time.Time) *timestamppb.Timestamp {
 	if at.IsZero() {
 		return nil

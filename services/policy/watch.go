@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// withheldFinding returns the finding that callers of tenants other than "default" get. It replaces the findings about
-// the policy documents.
+// withheldFinding returns the finding that callers outside the tenant "default" see instead of the findings about the
+// policy documents.
 func withheldFinding() *policyv1.Finding {
 	return &policyv1.Finding{
 		Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load",
@@ -20,15 +20,15 @@ func withheldFinding() *policyv1.Finding {
 	}
 }
 
-// mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Services that
-// call on their own behalf may read them, and so may callers of the tenant "default", because the documents belong to
-// the installation.
+// mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Callers of the
+// tenant "default" may do so, because the documents belong to the installation, and also services that call on their
+// own behalf.
 func mayReadDocuments(caller *authn.Caller) bool {
 	return caller != nil && (caller.Tenant() == homeTenant || caller.Person == nil && caller.Principal == nil)
 }
 
-// describe returns a message about the active policy for a caller. Suggestions in findings name people of all tenants.
-// Therefore a person gets the suggestions only if the person is an operator of the installation.
+// describe returns a message about the active policy for a caller. Suggestions in findings contain the names of people
+// of all tenants. Therefore only operators of the installation and services see them.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
@@ -55,8 +55,8 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// WatchRevision implements policyv1.PolicyServiceServer. Services get a new revision at once. People get a new revision
-// only when no call is evaluated with an older revision any more.
+// WatchRevision implements policyv1.PolicyServiceServer. Services get a new revision at once. People get it only when
+// no decisions are made with older revisions any more.
 func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
 	caller := authn.CallerOf(stream.Context())
 	tick := time.NewTicker(heartbeatInterval)

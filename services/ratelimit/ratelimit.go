@@ -28,10 +28,11 @@ import (
 const defaultLifetime = 5 * time.Minute
 
 var (
-	// errUnsupported means that a request contains an unsupported kind of limit, or that a request to settle contains
-	// amounts.
+	// errUnsupported means that a request contains an unsupported kind of limit, or that a request to settle a
+	// reservation contains amounts.
 	errUnsupported = errors.New("this kind of limit is not supported by this version")
-	// errKeyUnsupported means that a request to settle a reservation names the reservation by its key instead of its ID.
+	// errKeyUnsupported means that a request to settle a reservation contains the key of the reservation instead of its
+	// ID.
 	errKeyUnsupported = errors.New("a lease can't be settled by its key: settle it by its id, or let it expire")
 )
 

@@ -3,10 +3,10 @@
 //	release packages DIST VERSION COMMIT DATE
 //	release modules VERSION COMMIT DIRECTORY
 //
-// The first form writes DIST/release, which contains every file of the release. DIST contains what goreleaser built
+// `release packages` writes DIST/release, which contains every file of the release. DIST contains what goreleaser built
 // from the commit, and DATE is the time of the commit, in the format of RFC 3339.
 //
-// The second form writes the Go modules of a commit into a directory that the go command accepts as a module proxy
+// `release modules` writes the Go modules of a commit into a directory that the go command accepts as a module proxy
 // (GOPROXY=file://DIRECTORY). The commit must be the one to which the version's tags point.
 package main
 

@@ -19,8 +19,8 @@ const npmName = "@sluice-mesh/sluice"
 //go:embed launcher.js
 var launcher []byte
 
-// platform is an operating system and an architecture. The fields goos and goarch contain their names in Go, and os and
-// cpu contain their names in npm.
+// platform is an operating system and an architecture. goos and goarch are their names in Go, and os and cpu are their
+// names in npm.
 type platform struct{ goos, goarch, os, cpu string }
 
 var platforms = []platform{
@@ -79,8 +79,7 @@ func launcherManifest(version string) manifest {
 	return m
 }
 
-// writeNPM writes the npm packages into directory. The parameter programs contains the paths of the built programs, by
-// "GOOS/GOARCH".
+// writeNPM writes the npm packages into directory. programs maps "GOOS/GOARCH" to the paths of the built programs.
 func writeNPM(directory, version string, at time.Time, programs map[string]string) error {
 	file := filepath.Join(directory, "sluice-"+version+".tgz")
 	if err := pack(file, at, launcherManifest(version), packed{"launcher.js", launcher, 0o755}); err != nil {

@@ -15,14 +15,15 @@ type Connections struct {
 }
 
 // IdleSince returns the time at which the last connection was closed, or the time of Begin if there was no connection
-// yet. The result idle is false while a connection is open, and also before Begin and the first connection.
+// yet. The second result is false while a connection is open. It is also false before both Begin and the first
+// connection.
 func (c *Connections) IdleSince() (since time.Time, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last, c.open == 0 && !c.last.IsZero()
 }
 
-// Begin starts the idle time, although no connection has been opened yet.
+// Begin starts the idle period without waiting for a first connection.
 func (c *Connections) Begin() { c.add(0) }
 
 func (c *Connections) add(n int) {
@@ -32,7 +33,7 @@ func (c *Connections) add(n int) {
 	c.last = time.Now()
 }
 
-// Count returns a listener whose connections are counted.
+// Count wraps a listener so that its connections are counted. If c is nil, Count returns the listener unchanged.
 func (c *Connections) Count(lis net.Listener) net.Listener {
 	if c == nil {
 		return lis

@@ -65,7 +65,8 @@ type Mesh struct {
 	services []rpc.Service
 	gateway  *gateway.Service
 	grpc     net.Listener
-	// keys contains the keys of the gRPC listener. It is nil without TLS.
+	// keys contains the TLS certificate and the trusted certificates of the gRPC listener. It is nil if the
+	// configuration has no TLS.
 	keys *pki.Source[pki.Keys]
 }
 
@@ -112,7 +113,7 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 }
 
 // listenerTLS returns the TLS configuration of the gRPC listener, or nil if the configuration has no TLS. Without TLS,
-// the listener must be on a loopback address. The configuration checks this.
+// the listener must be on a loopback address, which the validation of the configuration ensures.
 func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	if f.TLS.Dir == "" {
 		return nil, nil //nolint:nilnil // nil means plaintext
@@ -160,8 +161,8 @@ func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 	return m.server.Add(role, svc)
 }
 
-// conns returns the function that connects a service to the other services. The function returns the same connection
-// for all other services.
+// conns returns a function that a service with the given role calls to connect to another service. One server runs all
+// services, so the function always returns the same connection.
 func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterface, error) {
 	one := sync.OnceValues(func() (grpc.ClientConnInterface, error) { return m.conn(role) })
 	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
@@ -184,7 +185,7 @@ func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 // MCP returns the address of the MCP listener.
 func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 
-// Sandboxes returns the restrictions that the kernel enforces for each stdio server, by the server's name.
+// Sandboxes maps the name of each stdio server to the restrictions that the kernel enforces for the server.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
 // ObservedPolicy returns the first 100 parts of the active policy that are not enforced but only recorded (mode:
@@ -198,7 +199,7 @@ func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
 	return nil, 0
 }
 
-// WatchPending calls the function report whenever there are calls that wait for people and that were not reported yet.
+// WatchPending calls the given function whenever there are calls that wait for a person and that were not reported yet.
 // See [approval.Service.WatchPending].
 func (m *Mesh) WatchPending(ctx context.Context, report func(approval.Pending)) {
 	for _, svc := range m.services {
@@ -208,11 +209,11 @@ func (m *Mesh) WatchPending(ctx context.Context, report func(approval.Pending)) 
 	}
 }
 
-// InFlight returns, by the server's name, the number of requests that wait for a response. It omits servers without
-// such requests.
+// InFlight maps the name of each server to the number of its requests that wait for a response. It omits servers
+// without such requests.
 func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }
 
-// GRPC returns the gRPC address of all services.
+// GRPC returns the address at which all services serve gRPC.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
 
 // Run serves requests until ctx is done. It then stops the gateway, which waits for calls in flight. After that, it

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// maxCacheBytes bounds the total size of cached agents that no call is using, in bytes.
+	// maxCacheBytes limits the total size, in bytes, of the cached agents that no call is using.
 	maxCacheBytes = 256 << 20
 	loadTimeout   = 30 * time.Second
 )
 
-// agentCache caches agents in memory. It contains the agents that calls are using or have recently used. It has at most
+// agentCache caches agents in memory. It contains the agents that calls are using or have used recently, with at most
 // one current instance of each agent. It is safe for concurrent use.
 type agentCache struct {
 	store *store.Store
@@ -30,13 +30,13 @@ type agentCache struct {
 
 	mu     sync.Mutex
 	agents map[string]weak.Pointer[agent.Agent]
-	// recent keeps recently used agents in memory, even while no call is using them. recentBytes is the total size of
-	// these agents in bytes.
+	// recent keeps recently used agents in memory even if no call is using them. recentBytes is the total size of these
+	// agents, in bytes.
 	recent      *simplelru.LRU[string, cachedAgent]
 	recentBytes int
 }
 
-// cachedAgent is an agent together with its size in bytes, as last recorded by touch.
+// cachedAgent is an agent together with the size in bytes that touch has recorded last.
 type cachedAgent struct {
 	*agent.Agent
 	size int
@@ -55,7 +55,7 @@ func (s *agentCache) lookup(id string) *agent.Agent {
 }
 
 // get returns the agent with the given id. If the agent is not cached, or if the cached agent is out of date, get loads
-// the agent from the store. It returns errors from the store.
+// the agent from the store. It returns the store's errors.
 func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
 	if a := s.lookup(id); a != nil && !a.IsStale() {
 		current, err := s.isCurrent(ctx, a)
@@ -96,9 +96,10 @@ func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
 	return a, nil
 }
 
-// isCurrent reports whether a cached agent is up to date. Another process may have stored a newer version of it.
+// isCurrent reports whether a cached agent is up to date. It may be out of date because another process has stored a
+// newer version.
 func (s *agentCache) isCurrent(ctx context.Context, a *agent.Agent) (bool, error) {
-	if a.RunsElsewhere() { // the process that ran its turn may have ended
+	if a.RunsElsewhere() { // the process that ran the agent's turn may have ended
 		return false, nil
 	}
 	if !s.store.IsShared || a.HasTurn() {
@@ -108,8 +109,8 @@ func (s *agentCache) isCurrent(ctx context.Context, a *agent.Agent) (bool, error
 	return version <= a.Version(), err
 }
 
-// put adds an agent to the cache, and replaces any older instance of the same agent. A call may still use the older
-// instance, but can no longer store changes to it.
+// put adds an agent to the cache and replaces an older instance of the same agent. Calls that still use the older
+// instance can no longer store changes to it.
 func (s *agentCache) put(a *agent.Agent) {
 	s.mu.Lock()
 	s.agents[a.ID] = weak.Make(a)
@@ -117,14 +118,14 @@ func (s *agentCache) put(a *agent.Agent) {
 	s.touch(a)
 }
 
-// add adds a newly created agent to the cache, unless another call has already loaded the agent.
+// add adds a new agent to the cache, unless another call has already loaded the agent.
 func (s *agentCache) add(a *agent.Agent) {
 	if s.lookup(a.ID) == nil {
 		s.put(a)
 	}
 }
 
-// touch marks an agent as recently used and updates its size.
+// touch marks an agent as recently used and updates the recorded size.
 func (s *agentCache) touch(a *agent.Agent) {
 	size := a.Size()
 	s.mu.Lock()

@@ -24,10 +24,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxArchivePart is the maximum size of one part of an archive in a response, in bytes.
+// maxArchivePart limits the size of one part of an archive in a response, in bytes.
 const maxArchivePart = 1 << 20
 
-// maxImportedTurns and maxImportedEpoch bound the turn count and the epoch of an imported agent.
+// maxImportedTurns and maxImportedEpoch limit the turn count and the epoch of an imported agent.
 const (
 	maxImportedTurns = 10_000
 	maxImportedEpoch = 1_000_000
@@ -41,7 +41,7 @@ type archiveKeys struct {
 
 // loadArchiveKeys loads the keys for archives. The file at path contains this process's own signing key. accepts
 // contains the public keys of other installations. Processes that share a store must sign with the same key, so the
-// first process stores its own key, and all others use it.
+// first process stores its own key and all other processes use it.
 func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
 	own, found, err := loadSigningKey(path, !db.IsShared)
 	if err != nil {
@@ -59,12 +59,12 @@ func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts 
 }
 
 // loadSigningKey reads a key from a file. If the file does not exist, loadSigningKey creates a key, and writes it to
-// the file if keep is set. found reports whether the file existed.
+// the file if keep is true. found reports whether the file existed.
 func loadSigningKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err error) {
 	seed, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		seed, err = make([]byte, ed25519.SeedSize), nil
-		_, _ = rand.Read(seed) // never fails
+		_, _ = rand.Read(seed) // crypto/rand.Read never fails
 		if keep {
 			err = pki.WriteFile(path, seed, 0o600)
 		}
@@ -139,8 +139,8 @@ func (s *Service) GetArchivePart(ctx context.Context, req *wasmagentv1.GetArchiv
 	return &wasmagentv1.GetArchivePartResponse{Archive: part}, nil
 }
 
-// lockArchiving waits until no other call is reading or writing an archive. Only one call at a time may do so, which
-// limits memory usage.
+// lockArchiving waits until no other call is reading or writing an archive. Only one call at a time may do so, because
+// archives need much memory.
 func (s *Service) lockArchiving(ctx context.Context) error {
 	select {
 	case s.archiving <- struct{}{}:
@@ -176,21 +176,21 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	}
 	a, from, err := s.importArchive(ctx, content, req.GetArchiveDigest())
 	if err != nil {
-		// After any of these errors, the caller may send the last part again, so the archive must stay in the store.
+		// After one of these errors, the caller may send the last part again, so the archive must stay in the store.
 		if !errors.Is(err, agent.ErrNotStored) && !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, errStoreFull) {
 			err = errors.Join(err, s.store.DropArchive(ctx, key))
 		}
 		return nil, toStatus(err)
 	}
 	s.agents.add(a)
-	// If SetArchiveMade fails and the caller sends the last part again, a second agent is created.
+	// If this fails and the caller sends the last part again, a second agent is created.
 	if err := s.store.SetArchiveMade(ctx, key, a.ID, from); err != nil {
 		s.log.WarnContext(ctx, "the agent of an archive can't be recorded", "agent", a.ID, "error", err)
 	}
 	return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: from}, nil
 }
 
-// importArchive creates an agent from an archive. It also returns the id of the exported agent.
+// importArchive creates an agent from an archive. It also returns the id that the agent had when it was exported.
 func (s *Service) importArchive(ctx context.Context, text []byte, digest string) (*agent.Agent, string, error) {
 	caller := actingPrincipal(ctx)
 	content, err := archive.Decode(text, s.archiveKeys.acceptedKeys)
@@ -210,7 +210,7 @@ func (s *Service) importArchive(ctx context.Context, text []byte, digest string)
 	}
 	requested := copiedManifest(caller, exported.GetCreator(), content.Agent.GetDetail().GetManifest())
 	if requested == content.Agent.GetDetail().GetManifest() {
-		requested = proto.CloneOf(requested) // the original is needed for the comparison with the journal
+		requested = proto.CloneOf(requested) // the original is still needed for the comparison with the journal
 		s.addDefaultModel(requested, guest, exported.GetConfig().GetModel())
 	}
 	manifest, limits, err := s.newManifest(ctx, caller, requested, "")
@@ -227,8 +227,8 @@ func (s *Service) importArchive(ctx context.Context, text []byte, digest string)
 	return a, exported.GetId(), err
 }
 
-// addDefaultModel adds a right to the manifest of an imported agent if the agent uses the default model instead of the
-// model in its archive. The right allows the use of the default model. Its token and cost limits are those of the
+// addDefaultModel adds a model right to the manifest of an imported agent, if the agent will use the default model
+// instead of the model in its archive. The new right allows the default model, with the token and cost limits of the
 // manifest's first model right.
 func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) {
 	model := s.modelOf(named, true)
@@ -245,8 +245,8 @@ func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) 
 	m.Models = append(m.Models, right)
 }
 
-// validateArchive checks that an archived agent satisfies the rules for requests that create agents. Errors:
-// [archive.ErrInvalid].
+// validateArchive checks that an archived agent satisfies the rules for requests that create agents. It returns an
+// error that wraps [archive.ErrInvalid] if it does not.
 func validateArchive(a *wasmagentv1.ArchivedAgent) error {
 	request := &wasmagentv1.CreateAgentRequest{
 		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// CallTool implements wasmagentv1.AgentServiceServer. The field tool_name selects the tool. An input with an unknown
-// field is refused.
+// CallTool implements wasmagentv1.AgentServiceServer. The request's field tool_name selects the tool. CallTool refuses
+// an input that contains an unknown field.
 func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest) (*wasmagentv1.CallToolResponse, error) {
 	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
@@ -94,8 +94,8 @@ func callBuiltinTool(caller agent.Caller, a *agent.Agent, tool wasmagentv1.Sandb
 	return output, err
 }
 
-// parseToolInput parses the input of a tool and stores the result in the value that into points to. It also checks that
-// the required fields are present.
+// parseToolInput parses the input of a tool into the value to which into points. It returns an error if a required
+// field is missing.
 func parseToolInput(input []byte, into any, required ...**string) error {
 	if err := json.Unmarshal(input, into, json.RejectUnknownMembers(true)); err != nil {
 		return fmt.Errorf("%w: %s", errToolInput, abi.JSONError(err))
@@ -126,7 +126,7 @@ func writeTodos(caller agent.Caller, a *agent.Agent, input []byte) (string, erro
 		Todos *[]struct {
 			Content string `json:"content"`
 			Status  string `json:"status"`
-			// ActiveForm is accepted because some clients send it. It is not stored.
+			// some clients send this field; it is not stored
 			ActiveForm string `json:"active_form"`
 		} `json:"todos"`
 	}

@@ -29,14 +29,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxCallTime is the timeout for one call, including the time that the call waits for an approval.
+// maxCallTime is the timeout of one call, including the time during which the call waits for an approval.
 const maxCallTime = 30 * time.Minute
 
 // host implements [agent.Host].
 type host struct{ *Service }
 
-// Allow implements [agent.Host]. The rights of the agent and of every agent in its delegation chain must include the
-// call. Allow counts the call, unless the call is a question to a model.
+// Allow implements [agent.Host]. It allows the call only if the rights of the agent and of every agent in the
+// delegation chain include it. Allow counts the call, unless the call is a question to a model.
 func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error, err error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -57,9 +57,9 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 	return giveBack, nil, err
 }
 
-// recheckRights checks the rights for a call again after its approval, because the rights may have changed while the
-// call waited. It returns nil if the agent and every agent in its delegation chain still have the right to make the
-// call. Otherwise, it returns the error for the guest.
+// recheckRights checks the rights for a call again after the call's approval, because the rights may have changed while
+// the call waited. It returns nil if the agent and every agent in the delegation chain still have the right to make the
+// call. Otherwise it returns the error for the guest.
 func (h host) recheckRights(ctx context.Context, a *agent.Agent, call agent.ToolCall) (*abi.Error, error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -139,8 +139,8 @@ func (h host) DetachedTurnEnded(ctx context.Context, a *agent.Agent, err error) 
 	}
 }
 
-// lineage returns an agent, followed by the agents in its delegation chain. An element is nil if that agent has ended
-// or no longer exists.
+// lineage returns an agent, followed by the agents in its delegation chain. The element of an agent that has ended or
+// no longer exists is nil.
 func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, error) {
 	out := []*agent.Agent{a}
 	for _, member := range a.Principal().GetChain() {
@@ -164,7 +164,7 @@ func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, 
 }
 
 func (h host) callGateway(ctx context.Context, progress func(string), req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // fail fast if the gateway is unavailable
+	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // fail immediately if the gateway is unavailable
 	if err != nil {
 		return nil, err
 	}
@@ -183,9 +183,9 @@ func (h host) callGateway(ctx context.Context, progress func(string), req *gatew
 	}
 }
 
-// notSentReason returns the reason for the refusal of a call that was certainly not sent. It returns nil if the call
-// may have been sent. This is the case if the status has no reason, because such a status does not come from the
-// gateway. It is also the case for the reason TOO_MUCH, because that reason can mean that the answer was too large.
+// notSentReason returns the reason why a call was certainly not sent. It returns nil if the call may have been sent. A
+// status without a reason does not come from the gateway, so the call may have been sent. The reason TOO_MUCH can mean
+// that the answer was too large, so the call may have been sent in this case, too.
 func notSentReason(err error) *abi.Error {
 	reason := rpc.Reason(err)
 	if reason == "" || reason == "TOO_MUCH" {
@@ -205,7 +205,7 @@ func toolResult(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 			Refused:  &abi.Error{Code: enum.NameOrEmpty(d.GetCode()), Message: d.GetMessage()},
 			IsDenied: d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(), Retryable: d.GetRetryable(),
 		}
-		switch d.GetCode() { //nolint:exhaustive // a call with another code was not sent, and does not wait
+		switch d.GetCode() { //nolint:exhaustive // with every other code, the call was not sent and does not wait
 		case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_OUTCOME_UNKNOWN:
 			out.HasRun, out.IsDenied = true, false
 		case commonv1.Code_CODE_APPROVAL_PENDING, commonv1.Code_CODE_APPROVAL_REQUIRED:

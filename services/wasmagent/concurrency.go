@@ -12,19 +12,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 )
 
-// ConcurrencyLimits limits the number of calls that run at the same time, and the number of calls that wait. Each
-// running call holds a slot. A zero field means the default.
+// ConcurrencyLimits limits how many calls run at the same time and how many calls wait. Each running call holds a slot.
+// A field that is zero stands for the default.
 type ConcurrencyLimits struct {
-	// Total is the number of slots. PerPerson is the maximum number of slots for the calls of one person.
+	// Total is the number of slots. PerPerson limits how many slots the calls of one person may hold.
 	Total, PerPerson int
-	// MaxQueued is the maximum number of calls that wait for a slot. MaxQueuedPerPerson is the maximum number of one
-	// person's calls that wait for a slot. Further calls are refused.
+	// MaxQueued limits how many calls may wait for a slot. MaxQueuedPerPerson limits how many of them may belong to one
+	// person. Further calls are refused.
 	MaxQueued, MaxQueuedPerPerson int
-	// MaxWait is the maximum time that a call waits for a slot.
+	// MaxWait limits how long a call waits for a slot.
 	MaxWait time.Duration
 }
 
-// withDefaults replaces zero fields with the defaults d. A default per person is at most the corresponding total.
+// withDefaults replaces each field that is zero with the default. A default for one person is lowered to the
+// corresponding limit for all persons.
 func (p ConcurrencyLimits) withDefaults(d ConcurrencyLimits) ConcurrencyLimits {
 	fill := func(field *int, otherwise int) {
 		if *field == 0 {
@@ -48,11 +49,11 @@ func (p ConcurrencyLimits) validate(key string) error {
 	return nil
 }
 
-// errNoSlot means that no slot is free. The wrapping error contains the reason.
+// errNoSlot means that no slot is free. The error that wraps it contains the reason.
 var errNoSlot = errors.New("no slot is free")
 
-// A queue grants slots to callers in the order in which they arrive. If a person already has the maximum number of
-// slots, the queue skips that person's callers and serves the callers after them. It is safe for concurrent use.
+// A queue grants slots to calls in the order in which they arrive. If a person already has the maximum number of slots,
+// the queue skips that person's calls and grants slots to later calls. It is safe for concurrent use.
 type queue struct {
 	ConcurrencyLimits
 
@@ -66,8 +67,8 @@ type personCounts struct{ running, waiting int }
 
 type waiter struct {
 	person principal.Key
-	// hadSlot is true if the caller released its slot during a turn and wants to continue the turn. Such a caller takes
-	// precedence over other callers. The queue's limits do not apply to it, because it has already been admitted once.
+	// hadSlot is true if a turn has released its slot and now needs a slot to continue. Such a turn takes precedence
+	// over new calls. The queue's limits do not apply to it, because it has been admitted before.
 	hadSlot bool
 	ready   chan struct{}
 }
@@ -76,8 +77,8 @@ func newQueue(p ConcurrencyLimits) *queue {
 	return &queue{ConcurrencyLimits: p, persons: make(map[principal.Key]*personCounts)}
 }
 
-// acquire waits for a slot until ctx is done. Unless hadSlot is set, acquire waits for at most MaxWait. The caller must
-// call leave to release the slot. Errors: [errNoSlot], or the error of ctx.
+// acquire waits for a slot until ctx is done. Unless hadSlot is true, it waits for at most MaxWait. The caller must
+// call the returned function to release the slot. acquire returns an error that wraps [errNoSlot], or the error of ctx.
 func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool) (leave func(), err error) {
 	w := &waiter{person: person, hadSlot: hadSlot, ready: make(chan struct{})}
 	if err := q.enqueue(w); err != nil {
@@ -99,12 +100,13 @@ func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool)
 		err = fmt.Errorf("%w: none was free for %s", errNoSlot, q.MaxWait)
 	}
 	if !q.dequeue(w) {
-		return leave, nil // a slot was granted before w left the queue
+		return leave, nil // a slot was granted before the call left the queue
 	}
 	return nil, err
 }
 
-// enqueue adds a caller to the queue, and then grants the free slots. It returns [errNoSlot] if the queue is full.
+// enqueue adds a call to the queue, and then grants the free slots. It returns an error that wraps [errNoSlot] if the
+// queue is full.
 func (q *queue) enqueue(w *waiter) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -131,7 +133,7 @@ func (q *queue) enqueue(w *waiter) error {
 	return nil
 }
 
-// grantSlots grants free slots to waiting callers. The caller must hold mu.
+// grantSlots grants free slots to waiting calls. The caller must hold mu.
 func (q *queue) grantSlots() {
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *waiter) bool {
 		person := q.persons[w.person]
@@ -154,7 +156,7 @@ func (q *queue) release(person principal.Key) {
 	q.forgetIdle(person)
 }
 
-// dequeue removes a waiting caller from the queue. It returns false if a slot has already been granted to the caller.
+// dequeue removes a waiting call from the queue. It returns false if the call already has a slot.
 func (q *queue) dequeue(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -168,15 +170,15 @@ func (q *queue) dequeue(w *waiter) bool {
 	return true
 }
 
-// forgetIdle deletes a person's counters if the person has no running and no waiting calls. The caller must hold mu.
+// forgetIdle deletes a person's counters if none of the person's calls is running or waiting. The caller must hold mu.
 func (q *queue) forgetIdle(key principal.Key) {
 	if person := q.persons[key]; person.running == 0 && person.waiting == 0 {
 		delete(q.persons, key)
 	}
 }
 
-// A memoryBudget limits how much memory can be reserved in total and per person. All sizes are in bytes. A memoryBudget
-// is safe for concurrent use.
+// A memoryBudget limits how much memory can be reserved in total and for each person. All sizes are in bytes. A
+// memoryBudget is safe for concurrent use.
 type memoryBudget struct {
 	total, perPerson int64
 
@@ -185,8 +187,8 @@ type memoryBudget struct {
 	reservedBy map[principal.Key]int64
 }
 
-// reserve reserves memory if neither limit is exceeded. giveBack releases the reservation. Calling giveBack again has
-// no effect.
+// reserve reserves memory. It returns false if this would exceed a limit. The returned function releases the
+// reservation; further calls of this function do nothing.
 func (r *memoryBudget) reserve(person principal.Key, bytes int) (giveBack func(), ok bool) {
 	n := int64(bytes)
 	r.mu.Lock()

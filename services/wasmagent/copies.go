@@ -52,9 +52,9 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
 }
 
-// copiedManifest returns the manifest of a copy. If the original was created by another agent, the service also checks
-// the original's calls against that agent's rights. If a different principal creates the copy, the service can't check
-// the copy's calls against those rights. Therefore, such a copy gets only the right to use files.
+// copiedManifest returns the manifest of a copy. If another agent has created the original, the service checks the
+// original's calls against that agent's rights as well. It can't check the copy's calls against these rights if a
+// different principal creates the copy. Such a copy therefore gets only the right to use files.
 func copiedManifest(caller *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
 	if !strings.HasPrefix(creator, agent.Subject(caller.GetTenant(), "")) || creator == caller.GetSubject() {
 		return m

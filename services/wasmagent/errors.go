@@ -48,8 +48,8 @@ var (
 	errExportTooLarge       = errors.New("the export is larger than 3 MiB")
 )
 
-// errorStatuses maps errors to the gRPC codes and reasons that the API contract defines. The first match applies, so
-// more specific errors come first.
+// errorStatuses maps errors to the gRPC codes and reasons that the proto files define. The first match applies, so more
+// specific errors come first.
 var errorStatuses = []struct {
 	err    error
 	code   codes.Code
@@ -62,8 +62,8 @@ var errorStatuses = []struct {
 	{agent.ErrCallsStopped, codes.FailedPrecondition, "CALLS_STOPPED"},
 	{agent.ErrNoModel, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	{models.ErrNotConfigured, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
-	// No model error has the code UNAVAILABLE, because callers interpret that code as a failure of this service to
-	// answer.
+	// No model error has the code UNAVAILABLE, because callers would conclude that this service itself is not
+	// available.
 	{models.ErrRejected, codes.InvalidArgument, "MODEL_REJECTED"},
 	{models.ErrAuth, codes.FailedPrecondition, "MODEL_AUTH"},
 	{models.ErrRateLimited, codes.ResourceExhausted, "MODEL_RATE_LIMITED"},
@@ -152,10 +152,11 @@ var errorStatuses = []struct {
 	{errExportTooLarge, codes.ResourceExhausted, "EXPORT_TOO_LARGE"},
 }
 
-// retryUnavailable is the delay after which callers may retry an UNAVAILABLE call.
+// retryUnavailable is how long callers should wait before they retry a call that has failed with UNAVAILABLE.
 const retryUnavailable = time.Second
 
-// toStatus converts a known error to the gRPC status that the API contract defines. It returns other errors unchanged.
+// toStatus converts a known error to the gRPC status that the proto files define. It returns all other errors
+// unchanged.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
@@ -173,13 +174,13 @@ func toStatus(err error) error {
 		}
 		switch {
 		case s.code == codes.Unavailable:
-			out.RetryAfter, out.Err = retryUnavailable, s.err // details of a failed worker are only logged
+			out.RetryAfter, out.Err = retryUnavailable, s.err // details of a failed worker appear only in the log
 		case s.reason == "AGENTS_FULL":
 			out.Err = errAgentsFull
 		case s.err == store.ErrDescendantsFull: //nolint:errorlint // the table has this very value
 			out.Err = errChildNotAllowed
 		case s.err == modules.ErrMismatch: //nolint:errorlint // see above
-			out.Err = fmt.Errorf("the guest's module %w", modules.ErrMismatch) // the file name is only logged
+			out.Err = fmt.Errorf("the guest's module %w", modules.ErrMismatch) // the file name appears only in the log
 		case s.reason == "TURN_LOST":
 			out.Err = s.err
 		}

@@ -34,8 +34,8 @@ func templateSummaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSumma
 	return out
 }
 
-// currentGallery returns the gallery. The gallery includes every change in the caller's tenant that was acknowledged by
-// this process or by another replica.
+// currentGallery returns the gallery. It contains every change in the caller's tenant that this process or another
+// replica has acknowledged.
 func (s *Service) currentGallery(ctx context.Context) (*gallery.Gallery, error) {
 	if !s.store.IsShared {
 		return s.gallery, nil
@@ -57,7 +57,8 @@ func (g galleryServer) ListTemplates(ctx context.Context, req *wasmagentv1.ListT
 	return &wasmagentv1.ListTemplatesResponse{Templates: part, NextPageToken: next, Count: int32(len(all))}, nil
 }
 
-// sizedPage returns a page of a list. It shortens the page if the response would otherwise exceed its maximum size.
+// sizedPage returns a page of a list, and the token of the next page. It shortens the page if the response would
+// otherwise be too large.
 func sizedPage[M proto.Message](all []M, token string, size int32) (part []M, next string, err error) {
 	part, next, err = pageOf(all, token, size)
 	if fitting := prefixWithin(part, maxResponseBytes); err == nil && len(fitting) < len(part) {
@@ -157,7 +158,7 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 	}
 	resp := &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}
 	added, err := templates.Get(actingPrincipal(ctx).GetTenant(), resp.GetId())
-	if err == nil { // on an error, another call has already removed the template
+	if err == nil { // if this fails, another call has already removed the template
 		resp.Quarantined = added.GetQuarantined()
 	}
 	return resp, nil
@@ -261,9 +262,9 @@ func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.Get
 	return &wasmagentv1.GetTemplateConfigResponse{Config: config}, nil
 }
 
-// applyTemplate fills in the missing fields of a request for a new agent from its template. A value in the request
-// takes precedence over the caller's setting for the template, and the setting takes precedence over the template's own
-// value. applyTemplate also returns the template's id.
+// applyTemplate fills in the missing fields of a request for a new agent from the request's template. A value in the
+// request takes precedence over the caller's setting for the template, and the setting takes precedence over the
+// template's own value. applyTemplate also returns the id of the template.
 func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
 	if req.Template == nil {
 		return req, "", nil
@@ -303,7 +304,7 @@ func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principa
 	return out, t.GetId(), nil
 }
 
-// maxInstructionBytes is the maximum size of an agent's instructions, in bytes.
+// maxInstructionBytes limits the size of an agent's instructions, in bytes.
 const maxInstructionBytes = 64 << 10
 
 // withSkills returns the instructions, followed by a description of each skill of a template.

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 )
 
-// GrantRights implements wasmagentv1.AgentServiceServer. An agent can't grant more rights than it has, because each use
-// of a right is also checked against the rights of every agent in the delegation chain.
+// GrantRights implements wasmagentv1.AgentServiceServer. An agent can't effectively grant more rights than it has,
+// because each use of a right is also checked against the rights of every agent in the delegation chain.
 func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsRequest) (*wasmagentv1.GrantRightsResponse, error) {
 	if req.Rights == nil && len(req.GetWithdraw()) == 0 {
 		return nil, toStatus(errGrantEmpty)

@@ -69,7 +69,11 @@ func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.Gateway
 // takes seconds.
 func shareCompiledModules(t *testing.T, data string) {
 	t.Helper()
-	if err := os.Symlink(guesttest.Cache(t), filepath.Join(data, "compiled")); err != nil && !errors.Is(err, fs.ErrExist) {
+	dir := filepath.Join(data, "wasmagent")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(guesttest.Cache(t), filepath.Join(dir, "compiled")); err != nil && !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}
 }

@@ -23,27 +23,25 @@ import (
 )
 
 const (
-	// maxPendingProgress is the maximum number of progress messages of a prompt that have not been sent to the caller
-	// yet.
+	// maxPendingProgress limits how many progress messages of a prompt wait to be sent to the caller.
 	maxPendingProgress = 64
 
 	// defaultGuest and modelGuest are used if a request names no guest. An agent with a model gets modelGuest, and an
 	// agent without a model gets defaultGuest.
 	defaultGuest = "script"
 	modelGuest   = "agent"
-	// defaultMaxTurns is the maximum number of turns if the request sets no maximum.
+	// defaultMaxTurns limits the number of turns if the request sets no limit.
 	defaultMaxTurns = 50
 )
 
 var (
-	// defaultLimits contains the limits of an agent if the request sets no limits. A request can only lower these
-	// limits.
+	// defaultLimits contains the limits of an agent if the request sets none. A request can only lower them.
 	defaultLimits    = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
 	defaultFileRight = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
 // actingPrincipal returns the principal on whose behalf a request is made. If the caller is a person, this is the
-// caller itself. Otherwise, it is the principal that the calling service has sent.
+// caller. Otherwise, it is the principal that the calling service has sent.
 func actingPrincipal(ctx context.Context) *identityv1.Principal {
 	caller := authn.CallerOf(ctx)
 	if caller.Person != nil {
@@ -56,10 +54,10 @@ func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// canSee reports whether p may see the agents that creator created. This is the case if p is the creator, is in the
-// creator's delegation chain, or is an operator or viewer of the same tenant. A credential for some servers does not give
-// access to an agent that may use other servers. A credential that lacks an OAuth scope of the creator does not give
-// access to the agent, because the agent has the creator's scopes.
+// canSee reports whether p may see the agents that creator has created. This is the case if p is the creator, is in the
+// creator's delegation chain, or is an operator or viewer of the same tenant. A credential for some servers does not
+// give access to an agent that may use other servers. A credential that lacks an OAuth scope of the creator does not
+// give access to the agent, because the agent has the creator's scopes.
 func canSee(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
@@ -93,8 +91,8 @@ func mayUseServersOf(p, creator *identityv1.Principal) bool {
 	return true
 }
 
-// findAgent returns an agent that the caller may see. If the agent does not exist or the caller may not see it,
-// findAgent returns errAgentUnknown.
+// findAgent returns an agent that the caller may see. If there is no such agent or the caller may not see it, findAgent
+// returns errAgentUnknown.
 func (s *Service) findAgent(ctx context.Context, id string) (*agent.Agent, error) {
 	a, err := s.agents.get(ctx, id)
 	switch {
@@ -243,7 +241,7 @@ func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentR
 // PromptAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmagentv1.AgentService_PromptAgentServer) error {
 	ctx := stream.Context()
-	// An agent that prompts itself, directly or through agents that it created, would deadlock.
+	// An agent that prompts itself, directly or through agents that it has created, would deadlock.
 	if caller := actingPrincipal(ctx); isInChain(agent.Subject(caller.GetTenant(), req.GetAgentId()), caller) {
 		return toStatus(errAgentCycle)
 	}
@@ -262,7 +260,7 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	go func() {
 		defer close(sent)
 		for resp := range messages {
-			_ = stream.Send(resp) // ctx is cancelled if Send fails
+			_ = stream.Send(resp) // if Send fails, ctx is cancelled
 		}
 	}()
 	steps := 0.
@@ -289,12 +287,11 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	})
 }
 
-// maxStaleRetries is the maximum number of times that a change is retried because another process has changed the
-// agent.
+// maxStaleRetries limits how often a change is tried again because another process has changed the agent.
 const maxStaleRetries = 3
 
-// retryIfStale calls the function do with an agent. If do fails because another process has changed the agent,
-// retryIfStale loads the agent again and repeats the call. It returns the agent that was passed to the last call.
+// retryIfStale calls do with an agent. If do fails because another process has changed the agent, retryIfStale loads
+// the agent again and repeats the call. It returns the agent that it has passed to the last call.
 func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
 	for range maxStaleRetries {
@@ -310,8 +307,8 @@ func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *a
 	return a, toStatus(err)
 }
 
-// terminateDamaged terminates an agent whose journal or state is damaged. No other change to a damaged agent is
-// possible.
+// terminateDamaged terminates an agent whose journal or state is damaged. This is the only change that is possible for
+// a damaged agent.
 func (s *Service) terminateDamaged(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
 	row, err := s.store.Get(ctx, id)
 	if err != nil || !canSee(actingPrincipal(ctx), row.GetCreator()) {

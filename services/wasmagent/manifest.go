@@ -16,13 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxChain is the maximum number of principals in the delegation chain of a new agent, including its creator. For each
-// call, the policy service checks every principal in this chain.
+// maxChain limits how many principals, including the creator, the delegation chain of a new agent has. The limit is
+// necessary because for each call, the policy service checks every principal in the chain.
 const maxChain = 4
 
-// newManifest returns the manifest of a new agent. If the request has no manifest, the agent gets rights to files and
-// todos, and to its model if it has one. Each call must be allowed by the rights of the agent and by the rights of
-// every agent in its delegation chain. The returned [store.AgentLimits] limits the number of agents.
+// newManifest returns the manifest of a new agent. If the request contains none, the agent gets rights to files and
+// todos, and to its model if it has one. The manifest may contain more rights than the creator has, because each call
+// must be allowed by the rights of the agent and by the rights of every agent in its delegation chain. The returned
+// [store.AgentLimits] limits how many agents may exist.
 func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal, requested *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.AgentLimits, error) {
 	limits := store.AgentLimits{Total: maxAgents, PerPerson: maxAgentsPerPerson, Descendants: make(map[string]int)}
 	if err := checkOffered(requested); err != nil {
@@ -49,7 +50,7 @@ func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal,
 			return nil, limits, errChildNotAllowed
 		}
 		limits.Descendants[member.GetSubject()] = int(childRight.GetCount())
-		// The maximum number of descendants is checked before the module is compiled.
+		// The limit for descendants is checked before the module is compiled.
 		if n, err := s.store.CountDescendants(ctx, member.GetTenant(), member.GetSubject()); err != nil || n >= int(childRight.GetCount()) {
 			return nil, limits, cmp.Or(err, errChildNotAllowed)
 		}

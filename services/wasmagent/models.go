@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// maxPendingPieces is the maximum number of pieces of a model's answer that have not been sent to the caller yet.
+	// maxPendingPieces limits how many pieces of a model's answer wait to be sent to the caller.
 	maxPendingPieces = 64
-	// maxToolsBytes is the maximum size, in bytes, of the tool definitions that an agent receives. maxToolsPages is the
-	// maximum number of pages that are read from one server's tool list.
+	// maxToolsBytes limits the size, in bytes, of the tool definitions that an agent receives. maxToolsPages limits how
+	// many pages of one server's tool list are read.
 	maxToolsBytes = 512 << 10
 	maxToolsPages = 10
 )
@@ -59,7 +59,7 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 		n := 0.
 		for text := range pieces {
 			n++
-			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progressMessage(n, text)}) // ctx is cancelled if Send fails
+			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progressMessage(n, text)}) // if Send fails, ctx is cancelled
 		}
 	}()
 	answer, err := s.models.Ask(ctx, req, func(text string) {
@@ -85,15 +85,15 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 	})
 }
 
-// chargedError is the error of a failed question. It also contains the tokens and the cost that the provider may charge
-// for the question.
+// chargedError is the error of a failed question. It also contains the tokens and the cost for which the provider may
+// charge.
 type chargedError struct {
 	error
 
 	charged models.Answer
 }
 
-// Unwrap implements errors.Unwrap.
+// Unwrap returns the error without the tokens and the cost.
 func (e chargedError) Unwrap() error { return e.error }
 
 // metadata returns the tokens and the cost of the failed question, or nil if the provider charges nothing.
@@ -115,9 +115,9 @@ func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 	return name, h.server != "" && h.models.Has(name)
 }
 
-// modelOf returns the model that an agent uses. The parameter named is the model in the agent's configuration. If it is
-// empty, the agent uses the default model. An imported agent also uses the default model if no configured provider has
-// the model that its configuration names.
+// modelOf returns the model that an agent uses. This is the model with the given name in the agent's configuration, or
+// the default model if the configuration names none. An imported agent uses the default model as well if no configured
+// provider has the model that its configuration names.
 func (s *Service) modelOf(named string, imported bool) string {
 	if named == "" || imported && s.model != "" && !s.models.Has(named) {
 		return s.model
@@ -134,7 +134,7 @@ func (s *Service) agentInfo(r *wasmstorev1.Record) *wasmagentv1.Agent {
 // Server implements [agent.Host].
 func (h host) Server() string { return h.server }
 
-// Tools implements [agent.Host]. It returns the tools that the agent's rights include and that policy shows to the
+// Tools implements [agent.Host]. It returns the tools that the agent's rights include and that the policy shows to the
 // agent.
 func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, error) {
 	rights := a.Rights()
@@ -175,7 +175,7 @@ func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, erro
 	return out, nil
 }
 
-// parseTool converts a tool definition to the form that agents receive. ok is false if the definition is unusable.
+// parseTool converts a tool definition to the form that agents receive. ok is false if the definition can't be used.
 func parseTool(server, text string) (info agent.ToolInfo, ok bool) {
 	var parsed struct {
 		Name        string         `json:"name"`

@@ -12,8 +12,8 @@ import (
 )
 
 // ensureModule makes sure that the module of an agent is compiled. This is the guest's current module, or an earlier
-// module from the store. Errors: modules.ErrUnknown if the guest is no longer shipped or listed in the configuration,
-// [errGuestChanged], [worker.ErrModuleRefused], or an error from the store.
+// module from the store. ensureModule returns modules.ErrUnknown if the guest is no longer shipped or listed in the
+// configuration, [errGuestChanged], [worker.ErrModuleRefused], or an error from the store.
 func (s *Service) ensureModule(ctx context.Context, guest, digest string) error {
 	switch {
 	case s.guests.Digest(guest) == "":
@@ -37,8 +37,8 @@ func (s *Service) ensureModule(ctx context.Context, guest, digest string) error 
 	})
 }
 
-// compileGuest makes sure that the current module of a guest is compiled and stored. The store keeps the module so that
-// existing agents can still run it after the guest gets a new module.
+// compileGuest makes sure that the current module of a guest is compiled and stored. The module is stored so that
+// existing agents can still run it after the guest has got a new module.
 func (s *Service) compileGuest(ctx context.Context, name string) (digest string, err error) {
 	digest = s.guests.Digest(name)
 	if _, ok := s.storedModules.Load(digest); ok && s.workers.HasModule(digest) {
@@ -88,8 +88,7 @@ func (s *Service) ensureAgentModule(ctx context.Context, a *agent.Agent) error {
 }
 
 // isPermanentModuleError reports whether an error from [Service.ensureModule] means that the module can never run in
-// this process. If the guest is unknown, the error is not permanent, because the configuration may list the guest
-// again.
+// this process. An unknown guest is not a permanent error, because the configuration may list the guest again.
 func isPermanentModuleError(err error) bool {
 	return errors.Is(err, worker.ErrModuleRefused) || errors.Is(err, errGuestChanged)
 }
@@ -99,8 +98,8 @@ func (h host) EnsureModule(ctx context.Context, a *agent.Agent, digest string) e
 	return h.ensureModule(ctx, a.Guest, digest)
 }
 
-// moduleByDigest returns the module of a guest with the given digest. This is the current module, or an earlier module
-// from the store.
+// moduleByDigest returns the module of a guest with the given digest. This is the guest's current module, or an earlier
+// module from the store.
 func (s *Service) moduleByDigest(ctx context.Context, guest, digest string) ([]byte, error) {
 	if s.guests.Digest(guest) == digest {
 		module, _, err := s.guests.Load(guest)

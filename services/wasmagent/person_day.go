@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// PersonDay limits the total model usage of one person's agents per day (UTC).
+// PersonDay limits how much one person's agents may use models per day (UTC), all together.
 type PersonDay struct {
-	// Cost is the maximum cost in US dollars. An empty string means 10. Models without a price do not count.
+	// Cost limits the cost, in US dollars. An empty string means 10. Questions to models without a price cost nothing.
 	Cost string
-	// Tokens is the maximum number of tokens in questions and answers. 0 means 10,000,000.
+	// Tokens limits the number of tokens in questions and answers. 0 means 10,000,000.
 	Tokens int64
 }
 
@@ -31,8 +31,8 @@ func (d PersonDay) limit() (dayLimit, error) {
 	return dayLimit{store.Amount{Tokens: cmp.Or(d.Tokens, 10_000_000), Nanos: nanos}}, nil
 }
 
-// errDayLimit means that a person has reached the daily limit. The wrapping error contains the current usage, the time
-// at which the usage is reset, and the configuration key of the limit.
+// errDayLimit means that a person has reached the daily limit. The error that wraps it contains the current usage, the
+// time when the usage is reset, and the configuration key of the limit.
 var errDayLimit = errors.New("the person's daily limit on models is used up")
 
 func dayNumber(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
@@ -48,9 +48,9 @@ func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int
 		errDayLimit, person.Subject, output, renews, key)
 }
 
-// reserveDay counts an estimated usage against the person's limit for today. The parameter most is the estimated
-// maximum usage of a question. settle replaces the estimate with the actual usage. If the process ends before it calls
-// settle, the estimate stays counted.
+// reserveDay counts the estimated maximum usage of a question against the person's limit for today. The returned
+// function replaces the estimate with the actual usage. If the process ends before it calls this function, the estimate
+// stays counted.
 func (s *Service) reserveDay(ctx context.Context, person principal.Key, most models.Answer) (settle func(actual models.Answer), err error) {
 	amount := amountOf(most)
 	if amount == (store.Amount{}) {

@@ -21,7 +21,7 @@ import (
 
 const (
 	pageSize = 100
-	// maxStateBytes and maxResponseBytes are maximum sizes of responses, in bytes.
+	// maxStateBytes and maxResponseBytes limit the sizes of responses, in bytes.
 	maxStateBytes    = 1 << 20
 	maxResponseBytes = 3 << 20
 )
@@ -35,8 +35,8 @@ func progressMessage(n float64, text string) *mcpv1.Progress {
 	return &mcpv1.Progress{Progress: n, Message: text}
 }
 
-// pageOf returns a page of a list. The parameter token is the offset at which the page starts. pageOf also returns the
-// token for the next page.
+// pageOf returns a page of a list, and the token for the next page. The token of a page is the offset at which the page
+// begins.
 func pageOf[T any](all []T, token string, size int32) (part []T, next string, err error) {
 	from := 0
 	if token != "" {
@@ -56,8 +56,8 @@ func pageOf[T any](all []T, token string, size int32) (part []T, next string, er
 }
 
 // ListAgents implements wasmagentv1.AgentServiceServer. A page continues after the last agent of the previous page,
-// even if agents were created or ended between the two requests. If an agent's turn runs in this process, the agent is
-// listed with its current state.
+// even if agents were created or ended between the two requests. An agent whose turn runs in this process is listed
+// with its current state.
 func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsRequest) (*wasmagentv1.ListAgentsResponse, error) {
 	caller := actingPrincipal(ctx)
 	filter := store.Filter{Tenant: caller.GetTenant(), States: req.GetStates(), Limit: int(cmp.Or(req.GetPageSize(), pageSize)) + 1}
@@ -77,7 +77,7 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	size, bytes := filter.Limit-1, 0
 	resp := &wasmagentv1.ListAgentsResponse{Count: int32(count)}
 	var last int64
-	if len(rows) == filter.Limit { // there is a next page, even if the filter below drops some rows
+	if len(rows) == filter.Limit { // there is a next page, even if some rows are omitted below
 		rows = rows[:size]
 		resp.NextPageToken = strconv.FormatInt(rows[size-1].Position, 10)
 	}
@@ -100,10 +100,9 @@ type agentEntry struct {
 	position int64
 }
 
-// agentEntries returns agents with their current states, from newest to oldest. It returns the stored agents in the
-// parameter rows, and the agents that have a turn in this process. agentEntries omits each agent whose current state is
-// not one of the given states. If states is empty, agentEntries returns only agents in rows, and omits terminated
-// agents.
+// agentEntries returns agents with their current states, newest first. It returns the stored agents in rows, and the
+// agents that have a turn in this process. It omits agents whose current states are not among the given states. If no
+// states are given, agentEntries returns only agents in rows, and omits terminated agents.
 func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
 	running := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {
@@ -185,8 +184,8 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// prefixWithin returns the longest prefix of a list of messages whose total size is within a maximum. The parameter
-// most is the maximum in bytes. The prefix has at least one message, even if that message is larger.
+// prefixWithin returns as many messages from the beginning of a list as have no more than the given number of bytes
+// together. It returns at least one message, even if that message is larger.
 func prefixWithin[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {

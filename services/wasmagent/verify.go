@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 )
 
-// eventPollInterval is the interval at which ListEvents checks for events that another process has stored.
+// eventPollInterval is how often ListEvents checks for events that another process has stored.
 const eventPollInterval = time.Second
 
 // VerifyAgent implements wasmagentv1.AgentServiceServer.

@@ -42,3 +42,53 @@ func TestCanSee_CredentialsForSomeServers(t *testing.T) {
 		}
 	}
 }
+
+// An agent has the OAuth scopes of its creator. A credential that lacks one of them does not give access to the agent.
+// Otherwise the agent could make calls for the credential's holder that need this scope.
+func TestCanSee_CredentialsWithScopes(t *testing.T) {
+	t.Parallel()
+	coder := func(scopes ...string) *identityv1.Principal {
+		return &identityv1.Principal{
+			Tenant: "default", Subject: "act:corp/coder/ana", Agent: "coder", Owner: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Issuer: "corp", Client: "cli", Scopes: scopes,
+		}
+	}
+	planner := func(scopes ...string) *identityv1.Principal {
+		p := coder(scopes...)
+		p.Subject, p.Agent = "act:corp/planner/ana", "planner"
+		return p
+	}
+	meshToken := coder()
+	meshToken.Issuer, meshToken.Client = "", ""
+	through := func(p *identityv1.Principal, chain ...*identityv1.Principal) *identityv1.Principal {
+		p.Chain = chain
+		return p
+	}
+	sandboxed := func(chain ...*identityv1.Principal) *identityv1.Principal {
+		return through(&identityv1.Principal{Tenant: "default", Subject: "agent:default/1", Agent: "1", Owner: "ana"}, chain...)
+	}
+	operator := &identityv1.Principal{Tenant: "default", Subject: "olga", Role: authv1.TokenRole_TOKEN_ROLE_OPERATOR}
+	for _, c := range []struct {
+		name       string
+		p, creator *identityv1.Principal
+		want       bool
+	}{
+		{"the same scopes", coder("pay", "read"), coder("pay", "read"), true},
+		{"more scopes", coder("pay", "read"), coder("pay"), true},
+		{"one scope is missing", coder("read"), coder("pay", "read"), false},
+		{"another scope", coder("payments"), coder("pay"), false},
+		{"no scopes", coder(), coder("pay"), false},
+		{"a token of the mesh", meshToken, coder("pay"), false},
+		{"the creator has no scopes", coder("pay"), coder(), true},
+		{"a prior actor with the scopes", planner("pay"), through(coder("pay"), planner("pay")), true},
+		{"a prior actor without the scopes", planner(), through(coder("pay"), planner("pay")), false},
+		{"a later actor of the same agent", through(coder("pay"), planner("pay")), coder("pay"), true},
+		{"an agent of an agent", coder("pay"), sandboxed(coder("pay")), true},
+		{"an agent of an agent, without the scopes", coder(), sandboxed(coder("pay")), false},
+		{"the agent that created the agent", sandboxed(coder("pay")), sandboxed(coder("pay")), true},
+		{"an operator", operator, coder("pay"), true},
+	} {
+		if got := canSee(c.p, c.creator); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}

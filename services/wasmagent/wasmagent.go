@@ -29,32 +29,34 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// WorkerMain returns at once, unless the program was started as a worker. In that case, WorkerMain runs the worker and
-// never returns. The main function of each program that contains this service must call WorkerMain first.
+// WorkerMain returns immediately, unless the program was started as a worker. In that case, WorkerMain runs the worker
+// and never returns. The function main of each program that contains this service must call WorkerMain before anything
+// else.
 func WorkerMain() { worker.Main() }
 
 const (
-	// maxAgents is the maximum number of agents in total, and maxAgentsPerPerson is the maximum number of one person's
-	// agents. Terminated agents count while they can still be resumed.
+	// maxAgents limits how many agents may exist in total, and maxAgentsPerPerson limits how many of them may belong to
+	// one person. Terminated agents count while they can still be resumed.
 	maxAgents          = 10_000
 	maxAgentsPerPerson = 1000
-	// maxStoredBytes is the maximum stored size of all agents. maxStoredBytesPerPerson is the maximum stored size of
-	// one person's agents. Both are in bytes. The stored size includes files, conversations, snapshots and journals.
+	// maxStoredBytes limits the stored size of all agents together, and maxStoredBytesPerPerson limits that of one
+	// person's agents. Both are in bytes. The stored size includes files, conversations, snapshots and journals.
 	maxStoredBytes          = 16 << 30
 	maxStoredBytesPerPerson = 2 << 30
 	sweepInterval           = time.Minute
-	// renewInterval is the interval at which this process renews its leases on turns.
+	// renewInterval is how often this process renews its leases on turns.
 	renewInterval = store.Lease / 3
-	// maxSnapshotBytes is the maximum total size of the snapshots of guests that have released their slots while they
-	// wait for calls. maxSnapshotBytesPerPerson is the maximum for the guests of one person. Both are in bytes.
+	// maxSnapshotBytes limits the total size of the snapshots of guests that have released their slots while they wait
+	// for calls. maxSnapshotBytesPerPerson limits that size for the guests of one person. Both are in bytes.
 	maxSnapshotBytes          = 256 << 20
 	maxSnapshotBytesPerPerson = 64 << 20
-	// defaultYieldAfter is the default of [Config].YieldAfter.
+	// defaultYieldAfter is the default of YieldAfter in [Config].
 	defaultYieldAfter = 250 * time.Millisecond
 	// defaultQuestionTimeout is the default timeout for one question to a model.
 	defaultQuestionTimeout = 10 * time.Minute
-	// workerMemory is the minimum memory of a worker, and guestMemory is the default memory of a guest. compileMemory
-	// and compileTime limit the compilation of a module. Memory sizes are in bytes.
+	// workerMemory is the least memory that a worker gets, and guestMemory is the default memory of a guest.
+	// compileMemory limits the memory for compiling a module, and compileTime limits the time. Memory sizes are in
+	// bytes.
 	workerMemory  = 768 << 20
 	guestMemory   = 32 << 20
 	compileMemory = 768 << 20
@@ -65,44 +67,44 @@ const (
 type Config struct {
 	// Data is the directory in which the service stores its files.
 	Data string
-	// Source is the database that stores the agents. It is `sqlite` or the URL of a PostgreSQL database. An empty
-	// string means `sqlite`. Bucket is the URL of the bucket that stores the agents' states. An empty string means a
-	// directory below Data.
+	// Source is the database that stores the agents. It is `sqlite` or the URL of a PostgreSQL database. If it is
+	// empty, it means `sqlite`. Bucket is the URL of the bucket that stores the agents' states. If it is empty, the
+	// states are stored in a directory below Data.
 	Source, Bucket string
-	// Workers is the number of processes that run guests. 0 means 1.
+	// Workers is how many processes run guests. 0 means 1.
 	Workers int
-	// Program is the path of the program that is started as a worker. Its main function must call [WorkerMain]. An
-	// empty string means the running program.
+	// Program is the path of the program that is started as a worker. The program's function main must call
+	// [WorkerMain]. If the path is empty, the running program is used.
 	Program string
-	// Models contains the model providers, by name. Model is the default model of agents, as `provider:name`. It may be
-	// empty.
+	// Models maps the names of the model providers to the providers. Model is the default model of agents, as
+	// `provider:name`, and may be empty.
 	Models map[string]models.Provider
 	Model  string
-	// PersonDay limits the total model usage of one person's agents per day.
+	// PersonDay limits how much one person's agents may use models per day, all together.
 	PersonDay PersonDay
-	// Server is the name under which the gateway lists this service as an MCP server. If Server is empty, agents can't
-	// ask models.
+	// Server is the name under which the gateway lists this service as an MCP server. If it is empty, agents can't ask
+	// models.
 	Server string
-	// AcceptedKeys contains the public keys of other installations. An archive that is signed with one of these keys
-	// may be imported.
+	// AcceptedKeys contains the public keys of other installations. Archives that are signed with one of these keys may
+	// be imported.
 	AcceptedKeys []ed25519.PublicKey
-	// Turns limits the number of turns per worker, and Questions limits the number of questions to models. The defaults
-	// of Turns are 18 slots (6 per person), and 256 waiting turns (32 per person) that wait for at most 5 min. The
-	// defaults of Questions are 32 slots (8 per person), and 256 waiting questions (64 per person) that wait for at
-	// most 5 min.
+	// Turns limits how many turns run at the same time per worker, and Questions limits how many questions to models
+	// do. The defaults of Turns are 18 slots (6 per person), and 256 waiting turns (32 per person) that wait for at
+	// most 5 min. The defaults of Questions are 32 slots (8 per person), and 256 waiting questions (64 per person) that
+	// wait for at most 5 min.
 	Turns, Questions ConcurrencyLimits
-	// QuestionTimeout is the timeout for one question, including its retries. 0 means 10 min. FirstByteTimeout is the
-	// maximum time until a provider starts its answer. 0 means 2 min.
+	// QuestionTimeout is the timeout of one question, including its retries. 0 means 10 min. FirstByteTimeout limits
+	// how long a provider may take until its answer begins. 0 means 2 min.
 	QuestionTimeout, FirstByteTimeout time.Duration
 	// YieldAfter is how long a turn waits for the result of a call before the turn's guest releases its slot. 0 means
 	// 250 ms. Only tests set it.
 	YieldAfter time.Duration
-	// MaxBytesPerPerson is the maximum stored size of one person's agents, in bytes. 0 means 2 GiB. Only tests set it.
+	// MaxBytesPerPerson limits the stored size of one person's agents, in bytes. 0 means 2 GiB. Only tests set it.
 	MaxBytesPerPerson int64
-	// Guests contains the guests, by name, that agents may run in addition to the shipped guests.
+	// Guests maps names to the guests that agents may run in addition to the shipped guests.
 	Guests map[string]modules.Listed
-	// ApprovalWait is the maximum time that the caller of a prompt waits while a call of the agent needs an approval.
-	// After that, the caller receives a response, and the turn continues in the background.
+	// ApprovalWait limits how long the caller of a prompt waits while a call of the agent needs an approval. After
+	// that, the caller receives a response, and the turn continues in the background.
 	ApprovalWait time.Duration
 }
 
@@ -134,12 +136,13 @@ type Service struct {
 	server         string
 	questionQueue  *queue
 	personDayLimit dayLimit
-	// questionTimeout is the timeout for one question. yieldAfter is Config.YieldAfter or its default.
+	// questionTimeout is the timeout of one question. yieldAfter is the configured or default time after which a guest
+	// that waits for a call releases its slot.
 	questionTimeout, yieldAfter time.Duration
 	store                       *store.Store
 	agents                      *agentCache
-	// archiveKeys contains the keys that sign and verify archives. archiving is a semaphore that allows one call at a time
-	// to write or read an archive.
+	// archiveKeys contains the keys that sign and verify archives. archiving is a semaphore that allows one call at a
+	// time to write or read an archive.
 	archiveKeys archiveKeys
 	archiving   chan struct{}
 
@@ -148,13 +151,13 @@ type Service struct {
 	turnQueue      *queue
 	snapshotMemory memoryBudget
 
-	// background waits for the goroutines that keep running after the calls that started them have returned. These
+	// background waits for the goroutines that continue after the calls that started them have returned. These
 	// goroutines end when closing is closed.
 	background sync.WaitGroup
 	closing    chan struct{}
 
 	// compiling is a semaphore that allows one compilation at a time. It also guards compileErrors, which maps the
-	// digest of each module that can't be compiled to its compilation error.
+	// digests of modules that can't be compiled to the errors of their compilation.
 	compiling     chan struct{}
 	compileErrors map[string]error
 	// storedModules is the set of digests of the modules that this process has stored.
@@ -163,7 +166,7 @@ type Service struct {
 	modulesSweptOn int64
 }
 
-// New returns a Service. The caller must close the Service.
+// New returns a Service, which the caller must close.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Gateway == nil || deps.Log == nil || cfg.Data == "" {
 		return nil, errors.New("wasmagent: a folder, the gateway and a log are required")
@@ -255,7 +258,7 @@ func (s *Service) workerConfig(cfg Config) worker.Config {
 // openAgent creates an agent from a row of the store. The agent cache calls it to load agents.
 func (s *Service) openAgent(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 	mayRun := true
-	if row.Turn == store.DetachedTurn && !row.HeldElsewhere { // [agent.Open] continues the turn at once
+	if row.Turn == store.DetachedTurn && !row.HeldElsewhere { // [agent.Open] continues the turn immediately
 		err := s.ensureModule(ctx, row.GetGuest(), row.GetModuleDigest())
 		if err != nil && !isPermanentModuleError(err) { // the module may be available later, or in another process
 			return nil, err
@@ -290,7 +293,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 // removes expired records.
 func (s *Service) Run(ctx context.Context) error {
 	var renewing sync.WaitGroup
-	renewing.Go(func() { s.renewLeases(ctx) }) // in its own goroutine, because the other tasks may take long
+	renewing.Go(func() { s.renewLeases(ctx) }) // in a goroutine of its own, because the other tasks may take long
 	defer renewing.Wait()
 	var sweep time.Time
 	for {
@@ -310,7 +313,7 @@ func (s *Service) Run(ctx context.Context) error {
 // renewLeases renews the leases on the turns that run in this process. If another process has taken over an agent,
 // renewLeases cancels the agent's turn.
 func (s *Service) renewLeases(ctx context.Context) {
-	outdated := make(map[string]int64) // versions of cached agents that were older than their rows at the last check
+	outdated := make(map[string]int64) // versions of cached agents that were outdated at the last check
 	for {
 		select {
 		case <-ctx.Done():
@@ -372,7 +375,7 @@ func (s *Service) sweep(ctx context.Context) {
 	if err := s.store.RemoveUnusedCounters(ctx); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "counters of agents that are gone can't be removed", "error", err)
 	}
-	if day := dayNumber(time.Now()); day != s.modulesSweptOn { // RemoveUnusedModules reads all agents
+	if day := dayNumber(time.Now()); day != s.modulesSweptOn { // once a day, because RemoveUnusedModules reads all agents
 		s.modulesSweptOn = day
 		if err := s.store.RemoveUnusedModules(ctx); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "modules that no agent runs can't be removed", "error", err)
@@ -387,7 +390,7 @@ func (s *Service) sweep(ctx context.Context) {
 	}
 }
 
-// removeAgent removes an agent that has ended. If onlyExpired is set, removeAgent removes the agent only if the agent
+// removeAgent removes an agent that has ended. If onlyExpired is true, removeAgent removes the agent only if the agent
 // can no longer be resumed.
 func (s *Service) removeAgent(ctx context.Context, id string, onlyExpired bool) error {
 	ended, err := s.store.RemoveAgent(ctx, id, onlyExpired)
@@ -409,9 +412,9 @@ func (s *Service) Close() error {
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 
-// ensureSpace returns an error if a person's agents have reached the storage limit. To make space, it first removes
-// terminated agents, from oldest to newest. The limit is approximate: an agent may grow by some megabytes before the
-// next check.
+// ensureSpace returns an error if a person's agents, or all agents together, have reached the storage limit. To make
+// space, it first removes the person's terminated agents, oldest first. The limit is approximate, because an agent may
+// grow by some megabytes before the next check.
 func (s *Service) ensureSpace(ctx context.Context, person principal.Key) error {
 	all, own, err := s.store.StoredSizes(ctx, person)
 	if err != nil || own <= s.maxBytesPerPerson && all <= maxStoredBytes {

@@ -15,13 +15,13 @@ import (
 const (
 	withdrawTimeout = 2 * time.Second
 	// withdrawPause is the delay between the first and the second request to withdraw an approval. The delay doubles
-	// before each further request. maxWithdrawTries is the maximum number of requests. If all of them fail, they take
-	// about two minutes in total.
+	// before each further request. maxWithdrawTries limits the number of requests. If all of them fail, they take about
+	// two minutes in total.
 	withdrawPause    = time.Second
 	maxWithdrawTries = 8
 )
 
-// WithdrawApproval implements [agent.Host]. It cancels an approval that the agent no longer waits for. Otherwise, an
+// WithdrawApproval implements [agent.Host]. It cancels an approval for which the agent no longer waits. Otherwise an
 // approver would decide on a call that never runs.
 func (h host) WithdrawApproval(ctx context.Context, a *agent.Agent, approval, reason string) {
 	ctx = authn.OnBehalfOf(ctx, a.Principal())
@@ -46,7 +46,7 @@ func (h host) WithdrawApproval(ctx context.Context, a *agent.Agent, approval, re
 	})
 }
 
-// requestWithdrawal sends one request to the gateway. It returns no error if the approval no longer exists, or if the
+// requestWithdrawal sends one request to the gateway. It returns nil if the approval no longer exists, or if the
 // approved call is already running.
 func (s *Service) requestWithdrawal(ctx context.Context, approval, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)

@@ -15,14 +15,14 @@ import (
 const (
 	// maxQuestions is the maximum number of requests to the model in one turn.
 	maxQuestions = 64
-	// maxConversation is the maximum size of the conversation that is sent to the model, in bytes. If the conversation is
-	// larger, its oldest messages are dropped.
+	// maxConversation is the maximum size in bytes of the conversation that is sent to the model. If the conversation
+	// is larger, its oldest messages are dropped.
 	maxConversation = 256 << 10
-	// maxToolResult is the maximum size of a tool result that is sent to the model, in bytes. A larger result is
+	// maxToolResult is the maximum size in bytes of a tool result that is sent to the model. A larger result is
 	// truncated.
 	maxToolResult = 32 << 10
-	// maxTools is the maximum number of tools that the model can use. maxDescription and maxSchema are the maximum sizes
-	// of each tool's description and input schema, in bytes.
+	// maxTools is the maximum number of tools that the model can use. maxDescription and maxSchema are the maximum
+	// sizes in bytes of each tool's description and input schema.
 	maxTools       = 128
 	maxDescription = 4096
 	maxSchema      = 64 << 10
@@ -34,7 +34,7 @@ func init() { guest.Serve(new(conversation).run) }
 
 func main() {}
 
-// conversation is the conversation with the model. It is kept from one prompt to the next.
+// conversation is the conversation with the model, which continues from one prompt to the next.
 type conversation struct{ messages []guest.Message }
 
 func (t *conversation) run(a *guest.Agent, prompt string) (string, error) {
@@ -93,7 +93,7 @@ func (t *conversation) askUntilAnswered(a *guest.Agent, tools []tool, infos []gu
 	return "", fmt.Errorf("the model was asked %d times, and still asks for calls", maxQuestions)
 }
 
-// requestMessages returns the messages for the model: the instructions, followed by the conversation.
+// requestMessages returns the messages for the model, which are the instructions followed by the conversation.
 func (t *conversation) requestMessages(a *guest.Agent) []guest.Message {
 	if a.Instructions == "" {
 		return t.messages
@@ -155,7 +155,8 @@ func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	return out, nil
 }
 
-// uniqueName converts the parameter name to a tool name that models accept and that is not in the set taken.
+// uniqueName converts a name to a tool name that models accept and that is not taken yet. It adds the result to the
+// taken names.
 func uniqueName(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

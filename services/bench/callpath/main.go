@@ -105,7 +105,8 @@ an allowed call over HTTP, warm:
 	return err
 }
 
-// coverProfiles makes the call and returns the coverage profile of each file, by the file's path in the module.
+// coverProfiles makes the call and returns the coverage profiles of files. The keys are the paths of the files in the
+// module.
 func coverProfiles(ctx context.Context) (map[string]*cover.Profile, error) {
 	dir, err := os.MkdirTemp("", "sluice-way-")
 	if err != nil {
@@ -113,7 +114,7 @@ func coverProfiles(ctx context.Context) (map[string]*cover.Profile, error) {
 	}
 	defer os.RemoveAll(dir)
 	program, profile := filepath.Join(dir, "call"), filepath.Join(dir, "profile")
-	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // at its end, the program also writes the coverage of its shutdown
+	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // when the program exits, it also writes the coverage of its shutdown
 	if err := errors.Join(os.Mkdir(counters, 0o700), os.Mkdir(atEnd, 0o700)); err != nil {
 		return nil, err
 	}
@@ -240,7 +241,7 @@ func fieldAssignments(d *ast.FuncDecl) (found bool) {
 	return found
 }
 
-// isReceiver reports whether the expression e selects a field of the variable self, or a part of such a field.
+// isReceiver reports whether an expression selects a field of the receiver, or a part of such a field.
 func isReceiver(e ast.Expr, self string) bool {
 	for {
 		switch x := e.(type) {

@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// run measures the project in the directory top and prints the measurements.
+// run measures the project in the given directory and prints the measurements.
 func run(top string, out io.Writer) error {
 	code, err := measureCode(top)
 	if err != nil {

@@ -1,3 +1,3 @@
-// Package agents tests agents in the mesh: their turns, approvals and shared limits, and that they survive restarts and
-// failures of the model provider.
+// Package agents tests the turns, approvals and shared limits of agents in the mesh, and that agents survive restarts
+// and failures of the model provider.
 package agents

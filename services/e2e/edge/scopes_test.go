@@ -141,10 +141,10 @@ func TestScope_ListedClientGetsTheStatus403(t *testing.T) {
 		"all servers": {mesh.AllServers(), "raw__note", "https://mcp.example.com/.well-known/oauth-protected-resource/mcp"},
 	} {
 		for _, accept := range []string{"application/json, text/event-stream", "text/event-stream, application/json"} {
-			client := stack.Connect(t, test.url, p.tokenOf("assistant", "notes.read"))
+			client := stack.Connect(t, test.url, p.tokenOf("assistant", "notes.read posts"))
 			client.Header = http.Header{"Accept": {accept}}
 			got := client.Post(stack.CallRequest(fmt.Sprintf(`{"name":%q}`, test.tool)))
-			want := `Bearer realm="sluice", error="insufficient_scope", scope="notes.read notes.write", resource_metadata="` + test.metadata + `"`
+			want := `Bearer realm="sluice", error="insufficient_scope", scope="notes.read notes.write posts", resource_metadata="` + test.metadata + `"`
 			if got.Status != http.StatusForbidden || got.Header.Get("WWW-Authenticate") != want || got.Header.Get("Content-Type") != "application/json" {
 				t.Errorf("%s: %d %s %s", name, got.Status, got.Header, got.Body)
 			}

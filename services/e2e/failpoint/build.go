@@ -17,10 +17,10 @@ import (
 const (
 	// gofail is the module that contains the tool and its runtime, at a pinned version.
 	gofail = "go.etcd.io/gofail@v0.2.0"
-	// patience is the maximum time for a build, including the time spent waiting for another process.
+	// patience limits how long a build takes, including the time spent waiting for another process.
 	patience  = 10 * time.Minute
 	lockRetry = 100 * time.Millisecond
-	// cacheLifetime is the time for which an unused build stays in the cache.
+	// cacheLifetime is how long an unused build stays in the cache.
 	cacheLifetime = 7 * 24 * time.Hour
 )
 
@@ -100,8 +100,8 @@ func prune(cache string, before time.Time) error {
 	return nil
 }
 
-// build builds the programs in a temporary directory, the parameter unfinished, and moves them to dir. Before it
-// returns, it always removes the temporary directory.
+// build builds the programs in a temporary directory and moves them to dir. Before it returns, it always removes the
+// temporary directory.
 func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	if err := os.RemoveAll(unfinished); err != nil { // an earlier build may have been killed
 		return err

@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	// blockTime is the time for which a goroutine blocks at a failpoint. The test kills the process before this time is
-	// over.
+	// blockTime is how long a goroutine blocks at a failpoint. The test kills the process before this time is over.
 	blockTime = time.Hour
 	// pollInterval is the interval at which Await requests the number of hits.
 	pollInterval = time.Millisecond

@@ -44,8 +44,8 @@ func EchoSample(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMess
 	return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "re: " + text.Text}}, nil
 }
 
-// ConnectInteractive connects a client that responds to requests from the server. The channel heard receives a string
-// for each elicitation and for each notification of a changed list. The caller must close the client.
+// ConnectInteractive connects a client that responds to requests from the server. The returned channel receives a
+// string for each elicitation and for each notification of a changed list. The caller must close the client.
 func ConnectInteractive(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-chan string) {
 	t.Helper()
 	hears := make(chan string, 100)

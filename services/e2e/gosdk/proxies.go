@@ -26,7 +26,7 @@ func SessionlessOnlyProxy(t *testing.T, endpoint string) string {
 
 // startRevisionProxy returns the URL of a proxy that forwards either the requests of revision 2026-07-28 or the
 // requests of revisions that use sessions. If refuses is true, the proxy refuses the requests of revision 2026-07-28.
-// The proxy's errors report the parameter spoken as the supported revision.
+// The proxy's errors name the given revision as the supported one.
 func startRevisionProxy(t *testing.T, endpoint string, refuses bool, spoken string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)

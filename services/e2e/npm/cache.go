@@ -27,7 +27,8 @@ const (
 // Several processes may share a cache. The zero value has no directory and installs nothing.
 type Cache struct{ dir string }
 
-// Open returns the user's cache: sluice/npm in the directory [os.UserCacheDir]. Open does not create the directory.
+// Open returns the user's cache, which is sluice/npm in the directory that [os.UserCacheDir] returns. Open does not
+// create the directory.
 func Open() (Cache, error) {
 	user, err := os.UserCacheDir()
 	if err != nil {
@@ -36,7 +37,7 @@ func Open() (Cache, error) {
 	return At(filepath.Join(user, "sluice", "npm")), nil
 }
 
-// At returns the cache in dir, an absolute path.
+// At returns the cache in dir, which must be an absolute path.
 func At(dir string) Cache { return Cache{dir: dir} }
 
 // Install returns the directory of a set, and installs the set if necessary. An install needs npm 9 or later in PATH

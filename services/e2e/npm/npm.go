@@ -13,8 +13,8 @@ import (
 	"runtime"
 )
 
-// Set is the name of packages that are installed together, separately from all other sets. The manifest and the lock
-// file of a set are in the directory sets/NAME.
+// Set is the name of a group of packages that are installed together, separately from all other sets. The manifest and
+// the lock file of a set are in the directory sets/NAME.
 type Set string
 
 const (
@@ -63,9 +63,9 @@ var manifests embed.FS
 var scripts embed.FS
 
 // ClientScripts returns a Node program that controls the MCP client of the set [TypeScriptSDK] or [TypeScriptSDK2]. The
-// program reads its commands as JSON lines, which client.mjs describes. The result client is the content of client.mjs.
-// The result sdk is the code that differs between the two versions. The caller must save it as sdk.mjs, because
-// client.mjs imports this file. Package npmtest sends the commands.
+// program reads its commands as JSON lines, which client.mjs describes. The first result is the content of client.mjs.
+// The second result is the code that differs between the two versions of the SDK. The caller must save it as sdk.mjs,
+// because client.mjs imports this file. Package npmtest sends the commands.
 func ClientScripts(s Set) (client, sdk []byte, err error) {
 	if client, err = scripts.ReadFile("client.mjs"); err != nil {
 		return nil, nil, err
@@ -84,8 +84,8 @@ func ClientsScript() ([]byte, error) { return scripts.ReadFile("clients.mjs") }
 // program describes it.
 func OIDCProviderScript() ([]byte, error) { return scripts.ReadFile("oidc-provider.mjs") }
 
-// Dir is the directory of an installed set. All tests on the machine share it: they may read and run its files, but not
-// write to it.
+// Dir is the directory of an installed set. All tests on the machine share the directory, so they may read and run its
+// files, but not write to it.
 type Dir string
 
 // Module returns the path of a file in node_modules, such as "claude-flow/bin/cli.js".

@@ -47,7 +47,7 @@ type ToolCall struct {
 	Arguments any
 	// Meta is sent as `_meta` unless it is nil.
 	Meta map[string]any
-	// Progress requests progress notifications. Each notification restarts the timeout.
+	// Progress is true if the call requests progress notifications. Each notification restarts the timeout.
 	Progress bool
 	// Timeout is the SDK's timeout. It must be 0 or at least 1 ms. If it is 0, the SDK's default of 60 s applies.
 	Timeout time.Duration
@@ -81,7 +81,7 @@ func StartClient(t testing.TB, url, token string) *Client {
 	return StartClientVersion(t, npm.TypeScriptSDK, url, token)
 }
 
-// StartClientVersion is like StartClient but also selects the SDK's version: [npm.TypeScriptSDK] or
+// StartClientVersion is like StartClient but also selects the SDK's version, which is [npm.TypeScriptSDK] or
 // [npm.TypeScriptSDK2].
 func StartClientVersion(t testing.TB, version npm.Set, url, token string) *Client {
 	t.Helper()
@@ -92,8 +92,8 @@ func StartClientVersion(t testing.TB, version npm.Set, url, token string) *Clien
 	return c
 }
 
-// NewClient starts a client with this version of the SDK and does not connect it. The process is stopped when the test
-// ends.
+// NewClient starts a client with the given version of the SDK, but does not connect it. The process is stopped when the
+// test ends.
 func NewClient(t testing.TB, version npm.Set) *Client {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), Node(t), script(t, version))
@@ -279,8 +279,7 @@ func (c *Client) deliver(reply Reply) {
 	}
 }
 
-// failAll returns the error in the parameter why to all callers that are waiting, and to the callers of all later
-// commands.
+// failAll makes all waiting commands and all later commands fail with the given error.
 func (c *Client) failAll(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,8 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// ServerEverything returns the command that starts the official everything server with a transport: `stdio`, `sse` or
-// `streamableHttp`. With `sse` or `streamableHttp`, the server listens on the port in the environment variable PORT.
+// ServerEverything returns the command that starts the official everything server with a transport, which is `stdio`,
+// `sse` or `streamableHttp`. With `sse` or `streamableHttp`, the server listens on the port in the environment variable
+// PORT.
 func ServerEverything(t testing.TB, transport string) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ServerEverything).Module("@modelcontextprotocol/server-everything/dist/index.js"), transport}
@@ -27,8 +28,8 @@ func MCPRemote(t testing.TB, url, token string) []string {
 	return []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--header", "Authorization: Bearer " + token, "--allow-http", "--transport", "http-only"}
 }
 
-// MCPRemoteWithSignIn returns the command that starts mcp-remote without a token. It prints the URL at which a person
-// signs in. If clientID is empty, it registers itself at the authorization server.
+// MCPRemoteWithSignIn returns the command that starts mcp-remote without a token. mcp-remote prints the URL at which a
+// person signs in. If clientID is empty, mcp-remote registers itself at the authorization server.
 func MCPRemoteWithSignIn(t testing.TB, url, clientID string) []string {
 	t.Helper()
 	out := []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--allow-http", "--transport", "http-only"}
@@ -62,8 +63,8 @@ func Libraries() map[string]npm.Set {
 	}
 }
 
-// Library makes a client library use features at an endpoint in one session. name is a key of [Libraries]. The client
-// must support all features in the map tries.
+// Library makes a client library use the given features at an endpoint in one session, and returns a result for each
+// feature. name is a key of [Libraries]. The library must support all these features.
 func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse) map[string]FeatureResult {
 	t.Helper()
 	script, err := npm.ClientsScript()
@@ -158,8 +159,8 @@ func ClaudeCode(t testing.TB, url, token string) string {
 	return run("mcp", "list")
 }
 
-// members returns the value of a string member of each object in an array. The parameter list is the name of the array
-// in raw, and member is the name of the string member.
+// members returns the value of a string member of each object in an array. list is the name of the array in raw, and
+// member is the name of the string member.
 func members(t testing.TB, raw jsontext.Value, list, member string) (all []string) {
 	t.Helper()
 	var whole map[string]jsontext.Value

@@ -26,11 +26,11 @@ type Reply struct {
 
 // Error is an error that the SDK threw.
 type Error struct {
-	// Name is the class of the error: McpError for a JSON-RPC error, StreamableHTTPError for an HTTP status.
+	// Name is the class of the error: McpError for a JSON-RPC error, and StreamableHTTPError for an HTTP status.
 	Name string `json:"name"`
 	// Code is the JSON-RPC code or the HTTP status, or 0 if there is none.
 	Code int64 `json:"code"`
-	// Message is the error message: the SDK's own message, followed by the server's message.
+	// Message is the SDK's own error message, followed by the server's message.
 	Message string `json:"message"`
 	// Data is the data of the JSON-RPC error, with numbers as doubles. It is nil if the error has no data.
 	Data jsontext.Value `json:"data"`

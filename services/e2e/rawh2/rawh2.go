@@ -18,13 +18,13 @@ import (
 const (
 	// dialTimeout is the time limit of [Dial].
 	dialTimeout = 10 * time.Second
-	// newName is the first byte of a field that has a new name and is added to the dynamic table. first is the index
-	// field that refers to the table's newest entry (RFC 7541, sections 6.1, 6.2.1).
+	// newName is the first byte of a header field that has a new name and is added to the dynamic table. first is a header
+	// field that refers to the newest entry of this table (RFC 7541, sections 6.1, 6.2.1).
 	newName, first = 0x40, 0x80 | 62
 )
 
 // A Conn is an HTTP/2 connection on which the client may send any bytes. It is not safe for concurrent use. It reads
-// and discards the server's data, unless the parameter deaf of [Dial] was true.
+// and discards the server's data, unless [Dial] was called with neverRead.
 type Conn struct {
 	net.Conn
 	// Framer writes frames.
@@ -35,9 +35,9 @@ type Conn struct {
 	ended chan struct{}
 }
 
-// Dial opens a connection, with TLS if cfg is not nil, and sends the HTTP/2 preface with the given settings. If deaf is
-// true, the connection never reads.
-func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*Conn, error) {
+// Dial opens a connection, with TLS if cfg is not nil, and sends the HTTP/2 preface with the given settings. If
+// neverRead is true, the connection never reads.
+func Dial(addr string, cfg *tls.Config, neverRead bool, settings ...http2.Setting) (*Conn, error) {
 	conn, err := net.DialTimeout("tcp", addr, dialTimeout)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*
 	if err := c.WriteSettings(settings...); err != nil {
 		return nil, err
 	}
-	if !deaf {
+	if !neverRead {
 		go c.discardInput()
 	}
 	return c, nil
@@ -82,11 +82,11 @@ func HeaderBlock(method string, fields ...hpack.HeaderField) []byte {
 }
 
 // IndexedHeaderBlock returns a header block in which a field occurs n times. The first occurrence adds the field to the
-// dynamic table. Each further occurrence is one byte that refers to that entry. value is the length of the field's
+// dynamic table. Each further occurrence is one byte that refers to that entry. size is the length of the field's
 // value.
-func IndexedHeaderBlock(name string, value, n int) []byte {
+func IndexedHeaderBlock(name string, size, n int) []byte {
 	block := hpackString([]byte{newName}, name)
-	block = hpackString(block, strings.Repeat("v", value))
+	block = hpackString(block, strings.Repeat("v", size))
 	return append(block, bytes.Repeat([]byte{first}, n-1)...)
 }
 
@@ -119,15 +119,15 @@ func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 	return id, nil
 }
 
-// SendPartialMessage sends the beginning of a gRPC message. The prefix of the message declares a length of claimed
-// bytes, but SendPartialMessage sends only as many bytes as the parameter have says.
-func (c *Conn) SendPartialMessage(id uint32, claimed, have int) error {
+// SendPartialMessage sends the beginning of a gRPC message. claimed is the length that the message declares, and size
+// is the number of bytes that are sent.
+func (c *Conn) SendPartialMessage(id uint32, claimed, size int) error {
 	head := binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed))
 	if err := c.WriteData(id, false, head); err != nil {
 		return err
 	}
-	for piece := make([]byte, 16<<10); have > 0; have -= len(piece) {
-		if err := c.WriteData(id, false, piece[:min(have, len(piece))]); err != nil {
+	for piece := make([]byte, 16<<10); size > 0; size -= len(piece) {
+		if err := c.WriteData(id, false, piece[:min(size, len(piece))]); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 
 // Request is one received POST request.
 type Request struct {
-	// Body is the body, unchanged.
+	// Body is the unchanged body of the HTTP request.
 	Body []byte
 	// Header contains the HTTP headers.
 	Header http.Header
@@ -56,8 +56,8 @@ func Result(raw string) Answer {
 	}
 }
 
-// Start starts a server that lists the tools in the JSON array tools, and responds to every call with the text "ran".
-// The server is stopped when the test ends.
+// Start starts a server that lists the given tools, which are a JSON array, and responds to every call with the text
+// "ran". The server is stopped when the test ends.
 func Start(t testing.TB, tools string) *Server {
 	t.Helper()
 	s := &Server{answers: make(map[string]Answer), tools: tools}

@@ -28,8 +28,8 @@ tools:
   limited: {rate_limit: {max: 10, window: 60}}
 `
 
-// PayPolicy is a policy for [rawmcp.Tools] that allows the tool safe. The tools pay and limited need an approval, and
-// limited also has a rate limit of one call per minute.
+// PayPolicy is a policy for [rawmcp.Tools] that allows the tool `safe`. The tools `pay` and `limited` need an approval,
+// and `limited` also has a rate limit of one call per minute.
 const PayPolicy = `version: 1
 name: story
 server: raw
@@ -58,7 +58,7 @@ func Start(t *testing.T, policy, extra string) *Mesh {
 }
 
 // StartUnpinned is like [Start], but the definitions of the server's tools may change without an operator's consent.
-// The server initially lists the tools in the parameter first, or [rawmcp.Tools] if this parameter is empty.
+// The server initially lists the given tools, or [rawmcp.Tools] if none are given.
 func StartUnpinned(t *testing.T, policy, extra string, first ...string) *Mesh {
 	t.Helper()
 	up := rawmcp.Start(t, cmp.Or(strings.Join(first, ","), rawmcp.Tools))

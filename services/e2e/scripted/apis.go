@@ -237,7 +237,7 @@ func gemini() api {
 	}
 }
 
-// streaming returns an API that is like the parameter a but streams all its responses. It is needed for the Gemini API,
+// streaming returns an API that is like the given one, but streams all its responses. It is needed for the Gemini API,
 // in which the path of a request, not its body, selects streaming.
 func streaming(a api) api {
 	read := a.read

@@ -18,13 +18,12 @@ import (
 
 // A Call is a tool call in a script.
 type Call struct {
-	// Tool is the end of the tool's name. It is only the end because clients add prefixes to the tool names of MCP
-	// servers.
+	// Tool is a suffix of the tool's name. A suffix is enough because clients add prefixes to the names of MCP servers'
+	// tools.
 	Tool string
 	// Args contains the arguments as a JSON object. For a custom tool of the Responses API, Args is the tool's input.
 	Args string
-	// ArgsFrom, if it is not nil, returns the arguments. result is the result of the previous call. Args is then not
-	// used.
+	// ArgsFrom, if it is not nil, returns the arguments for the given result of the previous call. Args is then not used.
 	ArgsFrom func(result string) string
 }
 
@@ -185,8 +184,9 @@ func (m *Model) answer(w http.ResponseWriter, r *http.Request, body []byte, a ap
 	}
 }
 
-// reply returns the first call that has no result yet, if the request declares the call's tool. Clients also send
-// requests without tools, for example to get a title for a conversation.
+// reply returns the first call that has no result yet. It returns text instead if all calls have results or if the
+// request does not declare the call's tool. Clients also send requests without tools, for example to get a title for a
+// conversation.
 func (m *Model) reply(req request) reply {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,6 +19,22 @@ const personName, personPassword = "test-user2", "verysecure"
 // maxPages is the maximum number of pages of a sign-in.
 const maxPages = 10
 
+// nameKey is the key of the name in a context. See [asPerson].
+type nameKey struct{}
+
+// asPerson returns a context in which another person than personName uses the browser.
+func asPerson(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, nameKey{}, name)
+}
+
+// nameIn returns the name of the person who uses the browser.
+func nameIn(ctx context.Context) string {
+	if name, ok := ctx.Value(nameKey{}).(string); ok {
+		return name
+	}
+	return personName
+}
+
 // browse acts as a person with a browser. It opens a URL, enters the name and the password in each form, and consents.
 // It returns the parameters with which the provider redirects to the callback. If the callback belongs to a running
 // program, the program receives them, too. If the callback is empty, the sign-in ends with a page without a form.
@@ -58,7 +74,7 @@ func browse(ctx context.Context, at, callback string) (url.Values, error) {
 		case resp.StatusCode != http.StatusOK:
 			return nil, fmt.Errorf("%s: %s: %s", resp.Request.URL, resp.Status, page)
 		}
-		action, fields := formOf(string(page))
+		action, fields := formOf(string(page), nameIn(ctx))
 		if fields == nil && callback == "" {
 			return nil, nil
 		}
@@ -78,9 +94,9 @@ func browse(ctx context.Context, at, callback string) (url.Values, error) {
 	return nil, errors.New("the sign-in has too many pages")
 }
 
-// formOf returns the action of the first form of a page, and its fields with the values that the person enters. The
-// fields are nil if the page has no form.
-func formOf(page string) (action string, fields url.Values) {
+// formOf returns the action of the first form of a page, and its fields with the values that the person with the given
+// name enters. The fields are nil if the page has no form.
+func formOf(page, name string) (action string, fields url.Values) {
 	tokens := html.NewTokenizer(strings.NewReader(page))
 	for {
 		switch tokens.Next() {
@@ -100,20 +116,20 @@ func formOf(page string) (action string, fields url.Values) {
 			case token.Data == "form":
 				action, fields = of["action"], make(url.Values)
 			case token.Data == "input" && fields != nil && of["name"] != "":
-				fields.Set(of["name"], entered(of))
+				fields.Set(of["name"], entered(of, name))
 			}
 		}
 	}
 }
 
-// entered returns what the person enters in an input field.
-func entered(field map[string]string) string {
+// entered returns what the person with the given name enters in an input field.
+func entered(field map[string]string, name string) string {
 	switch field["type"] {
 	case "hidden":
 		return field["value"]
 	case "password":
 		return personPassword
 	default:
-		return personName
+		return name
 	}
 }

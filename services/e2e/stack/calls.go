@@ -10,7 +10,7 @@ import (
 // InitializeRequest is an initialize request of protocol revision 2025-11-25.
 const InitializeRequest = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`
 
-// CallRequest returns a tools/call request with these params, which are JSON.
+// CallRequest returns a tools/call request with the given params, which must be JSON.
 func CallRequest(params string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":` + params + `}`
 }

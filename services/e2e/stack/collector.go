@@ -45,7 +45,7 @@ type Span struct {
 	Links []string
 	// Attributes contains the span's attributes as strings.
 	Attributes map[string]string
-	// Failed reports whether the span's status is an error.
+	// Failed is true if the span's status is an error.
 	Failed bool
 }
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// CheckCommand checks a command's exit code. It also checks that out, which is a part of the command's output, contains
-// all fragments.
+// CheckCommand fails the test unless the command exited with the given code and out contains all fragments. out must be
+// a part of the command's output.
 func CheckCommand(t *testing.T, ran CommandResult, code int, out string, fragments ...string) {
 	t.Helper()
 	if ran.Code != code {

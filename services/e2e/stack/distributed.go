@@ -49,8 +49,8 @@ type roleProcess struct {
 	env     []string
 }
 
-// StartDistributed starts the programs of all mesh services with one configuration and with the additional environment
-// variables env, and waits until all of them serve. They are killed when the test ends.
+// StartDistributed starts the programs of all mesh services with one configuration and the given additional environment
+// variables, and waits until all of them serve. They are killed when the test ends.
 func StartDistributed(t *testing.T, opts Options, env ...string) *Distributed {
 	t.Helper()
 	a := &Distributed{addrs: make(map[authv1.Role]string), roles: make(map[authv1.Role]*roleProcess), env: env}
@@ -177,8 +177,8 @@ func (a *Distributed) Ready(t *testing.T) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-// await polls until the function holds returns true. If this takes longer than readyTimeout, the test fails with the
-// string that the function known returns.
+// await polls until holds returns true. If this takes longer than readyTimeout, the test fails with a message that
+// contains the string that known returns.
 func (a *Distributed) await(t *testing.T, what string, holds func() bool, known func() string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -282,7 +282,7 @@ func (a *Distributed) DialWithCredentials(t *testing.T, role authv1.Role, creds 
 	return conn
 }
 
-// TimeoutContext returns a context with a timeout of readyTimeout, which is the maximum time for a start.
+// TimeoutContext returns a context with a timeout of readyTimeout, which limits how long a start takes.
 func TimeoutContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
@@ -302,9 +302,8 @@ func (a *Distributed) ReplaceCertificate(t *testing.T, role authv1.Role) {
 func (a *Distributed) CertFolder(role authv1.Role) string { return a.certFolder(role) }
 
 // StartReplica starts another process of a mesh service and waits until it serves. The process has its own data
-// directory and addresses. The map reach contains the addresses at which the process connects to some of the other
-// services. The returned mesh controls only the new process. For all other services it has the same addresses as the
-// mesh a.
+// directory and addresses. reach contains the addresses at which the process connects to some of the other services.
+// The returned mesh controls only the new process, and has this mesh's addresses for all other services.
 func (a *Distributed) StartReplica(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Distributed {
 	t.Helper()
 	text, err := os.ReadFile(a.Config)

@@ -101,7 +101,7 @@ func (c *Collector) Metrics() []Metric {
 }
 
 // Counts returns the values of the metrics whose names begin with prefix, summed over all processes. The keys have the
-// form NAME{KEY=VALUE,...}. Values of zero are left out.
+// form NAME{KEY=VALUE,...}. Counts omits values of zero.
 func (c *Collector) Counts(prefix string) map[string]int64 {
 	out := make(map[string]int64)
 	for _, m := range c.Metrics() {

@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// stopTimeout is the maximum time for an orderly stop.
+// stopTimeout limits how long an orderly stop takes.
 const stopTimeout = time.Minute
 
 // Process is a mesh that runs in a `sluice` process.
@@ -73,7 +73,7 @@ func StartWithoutConfig(t *testing.T) *Process {
 	return StartWithoutConfigIn(t, t.TempDir())
 }
 
-// StartWithoutConfigIn is like [StartWithoutConfig] but uses the directory dir, which may contain the files of an
+// StartWithoutConfigIn is like [StartWithoutConfig] but uses the given directory, which may contain the files of an
 // earlier run.
 func StartWithoutConfigIn(t *testing.T, dir string) *Process {
 	t.Helper()
@@ -171,7 +171,8 @@ func (p *Process) Stderr() string { return p.stderr.String() }
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// GeneratedToken returns a token that `sluice up` generated, and checks the file mode of the token's file.
+// GeneratedToken returns a token that `sluice up` generated. The test fails if the token's file does not have mode
+// 0600.
 func (p *Process) GeneratedToken(t *testing.T, name string) string {
 	t.Helper()
 	file := filepath.Join(p.Tokens, name)

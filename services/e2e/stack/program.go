@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// runTimeout is the maximum time for which [Run] lets a command run.
+// runTimeout limits how long [Run] lets a command run.
 const runTimeout = 3 * time.Minute
 
 // builds contains the programs that tests run. Each program is built once per run of a test package.
@@ -110,7 +110,7 @@ func environ(more ...string) []string {
 
 // Command describes a command to run. The zero value runs `sluice` without arguments.
 type Command struct {
-	// Program is the name of the program to run, as in the function [Program]. If it is empty, `sluice` is run.
+	// Program is the name of the program to run, as for [Program]. If it is empty, `sluice` is run.
 	Program string
 	// Args contains the arguments.
 	Args []string

@@ -31,11 +31,11 @@ const (
 	ViewerToken   = "test-viewer-token-M1n2B3v4C5x6Z7l8"
 )
 
-// OpenPolicy allows every call, so no rule denies a call. The only limit is on the tool named "limited": three calls
-// per minute.
+// OpenPolicy allows every call, so no rule denies a call. The only rate limit allows three calls per minute to the tool
+// named "limited".
 const OpenPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
 
-// readyTimeout is the maximum time that a mesh may take to start.
+// readyTimeout limits how long a mesh may take to start.
 const readyTimeout = time.Minute
 
 // Options describes what a stack serves.
@@ -47,7 +47,7 @@ type Options struct {
 	// instead.
 	Policy         string
 	StoredPolicies bool
-	// Tokens contains additional tokens: indented YAML below `auth.tokens`, with one line for each token.
+	// Tokens contains additional tokens as indented YAML below `auth.tokens`, with one line for each token.
 	Tokens string
 	// Extra contains additional YAML for the top level of the configuration.
 	Extra string
@@ -75,7 +75,7 @@ type Stack struct {
 	Env     []string
 	// Args contains additional arguments for [Start].
 	Args []string
-	// OwnGroup makes the program start in its own process group, so that Ctrl-C at a terminal does not reach it.
+	// OwnGroup is true if the program starts in its own process group, so that Ctrl-C at a terminal does not reach it.
 	OwnGroup bool
 	// Wrapper is a command that runs the program, for example nice or chrt. If it is empty, the program runs directly.
 	Wrapper []string
@@ -174,5 +174,25 @@ servers:
 	}
 	WriteFile(t, s.Config, text)
 	WriteFile(t, s.Policy, opts.Policy)
+	shareCompiledGuests(t, filepath.Join(dir, "data", "wasmagent"))
 	return s
+}
+
+// shareCompiledGuests makes a wasmagent service use the compiled guests of all meshes that `make test` starts, because
+// compiling a guest takes seconds of processor time. Meshes in other tests compile guests themselves.
+func shareCompiledGuests(t *testing.T, data string) {
+	t.Helper()
+	built := os.Getenv(programsDir)
+	if built == "" {
+		return
+	}
+	shared := filepath.Join(built, "compiled-guests")
+	for _, dir := range []string{data, shared} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(shared, filepath.Join(data, "compiled")); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -35,9 +35,9 @@ type Limit struct {
 	Decisions func(t *testing.T) string
 }
 
-// CallAtRandom makes calls at random times in several sessions until the duration length has passed. Then it checks
-// that no session had more than 4 calls within any closed interval of 6 s, according to the clock of the service that
-// enforces the limit.
+// CallAtRandom makes calls at random times in several sessions for the given duration. Then it checks that no session
+// had more than 4 calls within any closed interval of 6 s, according to the clock of the service that enforces the
+// limit.
 func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 	t.Helper()
 	end := time.Now().Add(length)

@@ -1,5 +1,5 @@
-// Package app contains the parts that the programs of all services of the mesh need: flags, configuration, logs,
-// telemetry, signals and exit codes. It is the only package that reads the environment.
+// Package app contains the code for flags, configuration, logs, telemetry, signals and exit codes that the programs of
+// all services of the mesh share. It is the only package that reads the environment.
 package app
 
 import (
@@ -19,15 +19,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Process contains the values that a program passes to the constructor of its service: configuration, log and
-// telemetry.
+// Process contains the values that a program passes to the constructor of its service, such as the configuration and
+// the log.
 type Process struct {
 	// File is the configuration of all services of the mesh.
 	File *config.File
 	// Env looks up environment variables for secrets.
 	Env config.Env
-	// Reload reads the configuration again, for the values that may change while the process is running. If Reload is
-	// nil, the configuration is not read again.
+	// Reload reads the configuration again, so that some values can change while the process is running. If Reload is nil,
+	// the configuration is read only once.
 	Reload func() (*config.File, error)
 	Log    *slog.Logger
 	// Telemetry creates traces and metrics.
@@ -42,9 +42,9 @@ func Env(name string) (string, bool) { return os.LookupEnv(name) }
 // Environ returns the environment variables of this process, for programs that it starts.
 func Environ() []string { return os.Environ() }
 
-// repeatedWithin is the time within which a second signal counts as a repetition of the first signal. A terminal sends
-// Ctrl-C to all processes of a command, and the launcher of the npm package also forwards it, so the program receives
-// the signal twice.
+// repeatedWithin is how long after the first signal a second signal counts as its repetition. A terminal sends Ctrl-C
+// to all processes of a command, and the launcher of the npm package also forwards it, so the program receives the
+// signal twice.
 const repeatedWithin = time.Second
 
 // Signals returns a context that is cancelled by SIGINT or SIGTERM. The signal handler is removed a second after the
@@ -76,8 +76,8 @@ type options struct {
 	version bool
 }
 
-// run parses the flags of a service's program, calls the function do, and returns the exit code. It prints an error
-// once.
+// run parses the flags of a service's program, passes them to do, and returns the exit code. If do returns an error,
+// run prints it.
 func run(service string, args []string, do func(context.Context, options) error) int {
 	var opts options
 	flags := flag.NewFlagSet(service, flag.ContinueOnError)

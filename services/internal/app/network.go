@@ -25,14 +25,14 @@ import (
 )
 
 const (
-	// probeTimeout is the maximum time that a probe waits for a response.
+	// probeTimeout limits how long a probe waits for a response.
 	probeTimeout = 3 * time.Second
-	// maxReason is the maximum number of bytes of an error response that a probe reads.
+	// maxReason limits how many bytes of an error response a probe reads.
 	maxReason = 1 << 10
 )
 
-// network is the network access of a service that runs in a separate process. It contains the service's current
-// certificate, the CA and the connections to other services.
+// network connects a service that runs in a separate process to the other services. It contains the service's current
+// certificate, the certificates of the CA, and the connections.
 type network struct {
 	role authv1.Role
 	file *config.File
@@ -96,8 +96,8 @@ func (n *network) close() error {
 	return errors.Join(errs...)
 }
 
-// probeTarget returns the address at which this machine reaches a service that listens at addr. If the service listens
-// on all addresses, the host is localhost.
+// probeTarget returns the address at which a program on this machine reaches a service that listens at addr. If the
+// service listens on all addresses, the host is localhost.
 func probeTarget(addr string) (string, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -109,7 +109,8 @@ func probeTarget(addr string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// probe checks whether the service on this machine is serving. For the gateway it also checks whether MCP is ready.
+// probe returns an error if the service on this machine is not serving. For the gateway, it also returns an error if
+// MCP is not ready.
 func (n *network) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

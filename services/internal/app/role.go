@@ -25,8 +25,8 @@ import (
 // Mesh contains what a service needs from the process and from the other services of the mesh.
 type Mesh struct {
 	Process
-	// Tokens identifies people. The identity service fills Tokens. The other services receive updates from the identity
-	// service.
+	// Tokens identifies callers by their tokens. The identity service itself fills this set. The other services receive it
+	// from the identity service.
 	Tokens *authn.Tokens
 	// Conn returns a connection to the service with the given role.
 	Conn func(authv1.Role) (grpc.ClientConnInterface, error)
@@ -35,18 +35,18 @@ type Mesh struct {
 	Signer *signeddecision.Signer
 	// Verifier verifies the policy service's signatures.
 	Verifier *signeddecision.Verifier
-	// Embedded contains the names of the configured servers that this process itself serves.
+	// Embedded contains the names of the configured MCP servers that this process itself serves.
 	Embedded []string
 	// Launcher starts this program again as a launcher of stdio MCP servers.
 	Launcher sandbox.Launcher
-	// Wrap wraps the listener for clients with a listener that observes the clients' connections. It is nil if the
-	// connections are not observed.
+	// Wrap wraps the listener for clients, so that the clients' connections are observed. It is nil if the connections are
+	// not observed.
 	Wrap func(net.Listener) net.Listener
 }
 
 // A Runner is a service that does work in addition to serving RPCs.
 type Runner interface {
-	// Run runs until ctx is done. It returns early only with an error.
+	// Run blocks until ctx is done. If it returns earlier, it returns an error.
 	Run(ctx context.Context) error
 }
 

@@ -16,13 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// drainTimeout is the time for which calls may still use a replaced connection. After that, clients must reopen their
-// streams.
+// drainTimeout is how long calls may still use a connection after it was replaced. Then the connection is closed, and
+// clients must reopen their streams.
 const drainTimeout = 30 * time.Second
 
 // roleConn is the connection to another service of the mesh. It uses this service's current certificate. It is replaced
-// when that certificate changes, and when the other service's certificate expires. Principals are signed with the key
-// of the connection that transmits them. A roleConn is safe for concurrent use.
+// when that certificate changes, and when the other service's certificate expires. The principals that a connection
+// transmits are signed with the key of the connection's own certificate. A roleConn is safe for concurrent use.
 type roleConn struct {
 	target string
 	to     authv1.Role
@@ -34,8 +34,8 @@ type roleConn struct {
 	mu       sync.Mutex
 	conn     *rpc.Conn
 	draining map[*rpc.Conn]*time.Timer
-	// renewAt is the time at which the first of the other service's certificates expires. The timer renewal then
-	// replaces the connection.
+	// renewal is the timer that replaces the connection at renewAt, when the first of the other service's certificates
+	// expires.
 	renewal *time.Timer
 	renewAt time.Time
 	closed  bool
@@ -74,8 +74,8 @@ func (l *roleConn) dial() (*rpc.Conn, error) {
 	return rpc.Dial(l.target, l.to, cfg, deps)
 }
 
-// renewBy schedules the replacement of the connection for the time in the parameter end, at which the server's
-// certificate expires. On the new connection, the server must present a valid certificate.
+// renewBy schedules the replacement of the connection for the given time, when the server's certificate expires. On the
+// new connection, the server must present a valid certificate.
 func (l *roleConn) renewBy(end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (l *roleConn) renew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		_ = next.Close() // no call uses next
+		_ = next.Close() // no call uses the new connection
 		return
 	}
 	last := l.conn
@@ -115,7 +115,7 @@ func (l *roleConn) renew() {
 		l.mu.Lock()
 		delete(l.draining, last)
 		l.mu.Unlock()
-		_ = last.Close() // calls that still use last fail
+		_ = last.Close() // calls that still use the old connection fail
 	})
 }
 

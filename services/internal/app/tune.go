@@ -13,18 +13,18 @@ import (
 // minProcs is the minimum GOMAXPROCS during long computations, even on a machine with fewer processors.
 const minProcs = 4
 
-// spareHeap is the size of an allocation that is never used, in bytes. The garbage collector counts it as part of the
+// spareHeap is the size, in bytes, of an allocation that is never used. The garbage collector counts it as part of the
 // heap and therefore runs less often. Its pages are never accessed, so they use no memory.
 const spareHeap = 32 << 20
 
-// Tune sets GOMAXPROCS, the memory limit and the garbage collector. It does not override the operator's GOMAXPROCS,
-// GOMEMLIMIT, AUTOMEMLIMIT or GOGC.
+// Tune sets GOMAXPROCS, the memory limit and the garbage collector. It does not override the environment variables
+// GOMAXPROCS, GOMEMLIMIT, AUTOMEMLIMIT and GOGC.
 //
 // On a machine with few processors, Tune raises GOMAXPROCS during long computations, so that the operating system
 // shares the processors between the goroutines. Go itself preempts a long computation only after 10 ms
 // (docs/decisions/0020-cooperative-scheduling.md). If a container limits processor time, Tune does not raise
-// GOMAXPROCS: a higher value would use up the time early, and the kernel would throttle the process until the next
-// period.
+// GOMAXPROCS, because a higher value would use up the time early, and the kernel would throttle the process until the
+// next period.
 //
 // If a container limits memory, Tune sets the Go memory limit to nine tenths of the container's limit. The garbage
 // collector collects a small heap less often (docs/decisions/0030-performance.md).
@@ -35,7 +35,7 @@ func Tune() {
 	}
 	limit, err := memlimit.Set()
 	if err != nil {
-		limit = math.MaxInt64 // without a readable limit, there is no limit
+		limit = math.MaxInt64 // an unreadable limit counts as no limit
 	}
 	if _, isSet := Env("GOGC"); isSet {
 		return
@@ -47,5 +47,5 @@ func Tune() {
 	}
 }
 
-// spare is the allocation that spareHeap describes.
+// spare is an allocation of at most spareHeap bytes.
 var spare []byte //nolint:gochecknoglobals // must stay reachable until the program ends

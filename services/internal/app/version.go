@@ -6,8 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// The linker sets these variables for releases: -X …/app.version=v1.2.3. commit is the VCS revision, and date is the time
-// of the commit, in the format of RFC 3339.
+// The linker sets these variables for releases, with flags such as -X …/app.version=v1.2.3. commit is the VCS revision,
+// and date is the time of the commit, in the format of RFC 3339.
 //
 //nolint:gochecknoglobals // the linker can set only package variables
 var version, commit, date string
@@ -31,7 +31,7 @@ func ThisBuild() BuildInfo {
 	return newBuild(info)
 }
 
-// newBuild returns the build information that results from the linker's variables and from info. info may be nil.
+// newBuild combines the linker's variables with the given build information, which may be nil.
 func newBuild(info *debug.BuildInfo) BuildInfo {
 	b := BuildInfo{Version: version, Commit: commit, Date: date, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info == nil {

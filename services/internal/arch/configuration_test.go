@@ -9,6 +9,7 @@ import (
 	"path"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"text/template"
@@ -44,7 +45,7 @@ approvals:
   notify: {desktop: true, webhooks: [{name: x}], mail: {lists: [{name: x, to: [x]}]}, slack: {name: x}}
 `
 
-// configurationKey is a row of a table: the path of the key, its type and default, and its meaning.
+// configurationKey is a row of a table: the path of the key, its default or type, and its meaning.
 type configurationKey struct{ path, kind, meaning string }
 
 // TestConfigurationPage compares docs/configuration.md with the code. The tables must contain the comments, types and
@@ -191,25 +192,35 @@ func (w configurationWalk) row(of, name, key string, value reflect.Value) config
 		w.t.Errorf("the comment of %s.%s must begin with its name, because it describes the key %s", of, name, key)
 		return configurationKey{path: key}
 	}
-	for _, verb := range []string{"is ", "are ", "lists "} {
-		if rest, ok := strings.CutPrefix(meaning, verb); ok {
-			meaning = rest
-			break
-		}
+	for _, start := range []string{"is ", "are ", "lists ", "the ", "a "} {
+		meaning = strings.TrimPrefix(meaning, start)
 	}
 	meaning, required := strings.CutSuffix(meaning, " Required.")
 	kind, standard := kindOf(value)
-	zero := zeroMeans.FindStringSubmatch(meaning)
-	switch {
-	case required:
-		kind += ", required"
-	case zero != nil:
-		kind += " " + zero[1]
-		meaning = strings.Replace(meaning, zero[0], ".", 1)
-	case standard != "":
-		kind += " `" + standard + "`"
+	if standard != "" {
+		standard = "`" + standard + "`"
 	}
-	return configurationKey{key, kind, strings.ToUpper(meaning[:1]) + meaning[1:]}
+	if zero := zeroMeans.FindStringSubmatch(meaning); zero != nil {
+		standard, meaning = zero[1], strings.Replace(meaning, zero[0], ".", 1)
+	}
+	if required {
+		standard = "required"
+	}
+	return configurationKey{key, kindColumn(kind, standard), strings.ToUpper(meaning[:1]) + meaning[1:]}
+}
+
+// kindColumn returns the content of the second column: the default or "required", or otherwise the type. It omits the
+// type of texts, and types that a default makes obvious.
+func kindColumn(kind, standard string) string {
+	switch {
+	case standard == "" && kind == "text":
+		return ""
+	case standard == "":
+		return kind
+	case kind == "text", standard != "required" && !slices.Contains([]string{"list", "map", "secret", "map of secrets"}, kind):
+		return standard
+	}
+	return kind + ": " + standard
 }
 
 // kindOf returns the name that docs/configuration.md uses for a value's type, and the value as YAML. For an empty
@@ -274,7 +285,7 @@ func configurationTables(rows []configurationKey) ([]byte, error) {
 		tables[part] += fmt.Sprintf("| `%s` | %s | %s |\n", name, row.kind, strings.ReplaceAll(row.meaning, "|", `\|`))
 	}
 	keys := func(parts ...string) (string, error) {
-		out := "| key | type and default | meaning |\n|---|---|---|\n"
+		out := "| key | default or type | meaning |\n|---|---|---|\n"
 		for _, part := range parts {
 			if tables[part] == "" {
 				return "", fmt.Errorf("there are no keys in %q", part)

@@ -20,14 +20,14 @@ import (
 const (
 	// PrincipalKey is the metadata key of a signed principal.
 	PrincipalKey = "sluice-principal"
-	// assertionLife is the time for which a signed principal is valid.
+	// assertionLife is how long a signed principal is valid.
 	assertionLife = 60 * time.Second
-	// assertionReuse is the time for which a signed principal is reused. Whenever it is sent, it is therefore still
-	// valid for at least half of assertionLife.
+	// assertionReuse is how long a signer sends the same signed principal again. A principal that is sent is therefore
+	// valid for at least another 30 s.
 	assertionReuse = 30 * time.Second
-	// clockSkew is the maximum accepted difference between the clocks of two machines.
+	// clockSkew is how far the clocks of two machines may differ.
 	clockSkew = 5 * time.Second
-	// cacheSize is the maximum number of assertions that each signer and each verifier caches.
+	// cacheSize limits how many assertions each signer and each verifier caches.
 	cacheSize = 8192
 )
 
@@ -52,7 +52,8 @@ type Signer struct {
 	encodings sync.Pool
 }
 
-// NewSigner returns a signer for the service with the given role and private key. [Signs] must be true for the role.
+// NewSigner returns a signer for the service with the given role and private key. [Signs] must report true for the
+// role.
 func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	if !Signs(role) {
 		return nil, fmt.Errorf("authn: role %s signs no principals", RoleName(role))
@@ -115,8 +116,8 @@ type assertionKey struct {
 	signer, audience authv1.Role
 }
 
-// NewVerifier returns a verifier. validate checks the constraints of sluice.identity.v1.Principal, so that an empty
-// principal is refused. The parameter validate is required.
+// NewVerifier returns a verifier. The function validate is required. It returns an error if a principal, for example an
+// empty one, violates the constraints of sluice.identity.v1.Principal.
 func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	if validate == nil {
 		return nil, errors.New("authn: a verifier needs the contract's constraints")
@@ -124,9 +125,9 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	return &Verifier{validate: validate, cache: newCache[assertionKey, *identityv1.Principal](cacheSize)}, nil
 }
 
-// Verify returns the principal in the assertion, which is given in the parameter text. The parameter signer is the peer
-// at the other end of the connection, which must have signed the assertion for the given audience. The result is shared
-// and must not be modified. Every error wraps [ErrAssertion].
+// Verify returns the principal in a signed assertion. The signer is the peer at the other end of the connection. It
+// must have signed the assertion for the given audience. The result is shared and must not be modified. Every error
+// wraps [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
 	if len(signer.Key) != ed25519.PublicKeySize {
@@ -178,8 +179,8 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 	return p, c.ExpiresAt.Time, checkMaySign(signer.Role, p)
 }
 
-// principalChecks contains the mesh roles, such as gateway, that act on behalf of other principals. For each role, it
-// contains a function that checks which principals the role may sign.
+// principalChecks maps each mesh role that may act on behalf of other principals to a function. The function returns an
+// error if the role may not sign the given principal.
 var principalChecks = map[authv1.Role]func(*identityv1.Principal) error{
 	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // the gateway authenticates all principals
 	authv1.Role_ROLE_WASMAGENT: checkOwnAgent,
@@ -197,8 +198,8 @@ func checkMaySign(role authv1.Role, p *identityv1.Principal) error {
 	return principalChecks[role](p)
 }
 
-// checkOperator accepts only the principals that the policy service may sign. These are operators whose changes to the
-// policy need an approval.
+// checkOperator returns an error unless the principal is an operator who acts without a delegation. The policy service
+// signs only such principals, because it requests approvals for operators who change the policy.
 func checkOperator(p *identityv1.Principal) error {
 	if p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR && len(p.GetChain()) == 0 {
 		return nil

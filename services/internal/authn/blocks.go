@@ -10,7 +10,7 @@ import (
 // ErrBlocked means that an operator has blocked the caller, or the person for whom the caller works.
 var ErrBlocked = errors.New("an operator has blocked this caller, or the person for whom it works (`sluice identity blocks` lists the blocks)")
 
-// blocks are the callers that are blocked. It is immutable. The zero value blocks no caller.
+// blocks contains the blocked callers. It is immutable. The zero value blocks no caller.
 type blocks struct {
 	// subjects and clients contain the blocked subjects and OAuth clients of each tenant.
 	subjects, clients map[tenantName]bool
@@ -18,7 +18,7 @@ type blocks struct {
 	from []*identityv1.BlockedCaller
 }
 
-// tenantName is a name in a tenant.
+// tenantName is the name of a subject or an OAuth client in a tenant.
 type tenantName struct{ tenant, name string }
 
 func newBlocks(from []*identityv1.BlockedCaller) blocks {

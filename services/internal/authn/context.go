@@ -27,7 +27,7 @@ func (c *Caller) Tenant() string {
 	return c.Principal.GetTenant()
 }
 
-// HomeTenant is the tenant of the installation. Its operators manage the whole mesh.
+// HomeTenant is the tenant whose operators manage the whole mesh.
 const HomeTenant = "default"
 
 // OperatesInstallation reports whether the caller is an operator of the tenant "default", who manages the whole mesh.
@@ -40,7 +40,7 @@ type (
 	onBehalfOfKey struct{}
 )
 
-// WithCaller returns a context that contains the caller, for the server's handlers.
+// WithCaller returns a context from which a handler gets the caller with [CallerOf].
 func WithCaller(ctx context.Context, c *Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }

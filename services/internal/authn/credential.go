@@ -12,13 +12,15 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Credential is what has identified the caller of a request. It can be checked again while the request is handled. It is
-// safe for concurrent use.
+// Credential identifies the caller of a request, for example a bearer token. It can be checked again while the request
+// is being processed. It is safe for concurrent use.
 type Credential interface {
 	// Check returns nil if the credential still identifies the caller, with the same rights. While it is unknown which
-	// credentials are valid, Check waits until ctx is done or the source of the credentials counts as unavailable.
+	// credentials are valid, Check waits. It stops waiting when ctx is done or when the source of the credentials counts
+	// as unavailable.
 	Check(ctx context.Context) error
-	// IsValid reports whether the credential is known to identify the caller, with the same rights. It does not wait.
+	// IsValid reports whether the credential is known to still identify the caller, with the same rights. It does not
+	// wait.
 	IsValid() bool
 }
 
@@ -32,8 +34,8 @@ func (InProcess) Check(context.Context) error { return nil }
 // IsValid implements [Credential].
 func (InProcess) IsValid() bool { return true }
 
-// ErrRightsChanged means that the principal of a token or a JWT has changed since a request was received, for example
-// its role, groups or servers.
+// ErrRightsChanged means that the principal of a token or a JWT has other rights than when the request was received,
+// for example another role, other groups or other servers.
 var ErrRightsChanged = errors.New("the rights of this token have changed: make the call again")
 
 // BearerToken is a token that a client has presented. It implements [Credential].
@@ -45,9 +47,9 @@ type BearerToken struct {
 	hash   [sha256.Size]byte
 }
 
-// Bearer returns the token with the given secret. The result is shared and must not be modified. The errors are those of
-// [Tokens.Lookup]. With [ErrTokensStale], the result is the token in the last confirmed set, or nil if that set does not
-// contain the token.
+// Bearer returns the token with the given secret. The result is shared and must not be modified. The errors are those
+// of [Tokens.Lookup]. If the error is [ErrTokensStale], Bearer also returns the token from the last confirmed set, or
+// nil if that set does not contain the token.
 func (t *Tokens) Bearer(secret string) (*BearerToken, error) {
 	if isMistyped(secret) && t.HasSet() {
 		return nil, ErrTokenUnknown
@@ -68,8 +70,8 @@ func (b *BearerToken) Check(ctx context.Context) error {
 	return b.tokens.awaitFresh(ctx, b.currentError)
 }
 
-// currentError returns nil if the token still belongs to its principal. Otherwise it returns the reason. If the set is
-// stale, the reason is [ErrTokensStale], unless the last confirmed set does not contain the token.
+// currentError returns nil if the token is valid and its principal has not changed. If that is unknown because the set
+// is stale, the error is [ErrTokensStale], or errNotInLastSet if the last confirmed set does not contain the token.
 func (b *BearerToken) currentError() error {
 	now, err := b.tokens.lookup(&b.hash)
 	switch {
@@ -82,15 +84,15 @@ func (b *BearerToken) currentError() error {
 	}
 }
 
-// errNotInLastSet means that the set is stale and did not contain the token when it was last confirmed.
+// errNotInLastSet means that the set is stale, and that it did not contain the token when it was last confirmed.
 var errNotInLastSet = fmt.Errorf("%w", ErrTokensStale)
 
-// awaitFresh returns the result of check. While the result is [ErrTokensStale], it waits for a confirmation of the set
-// and calls check again, at most 2 s, until ctx is done or the source counts as unavailable. It does not wait if this
-// process is the source, because then no confirmation comes.
+// awaitFresh calls check and returns its result. While the result is [ErrTokensStale], awaitFresh waits for the next
+// confirmation of the set and calls check again. It stops waiting after 2 s, when ctx is done, or when the source
+// counts as unavailable. If this process is the source, awaitFresh does not wait, because no confirmation will arrive.
 func (t *Tokens) awaitFresh(ctx context.Context, check func() error) error {
 	err, began := check(), time.Now()
-	for err == ErrTokensStale { //nolint:errorlint // errNotInLastSet wraps it, and there is nothing to wait for
+	for err == ErrTokensStale { //nolint:errorlint // not errors.Is, because waiting does not help with errNotInLastSet, which wraps ErrTokensStale
 		confirmed := t.nextConfirmation()
 		if err = check(); err != ErrTokensStale { //nolint:errorlint // as above
 			break

@@ -20,23 +20,23 @@ import (
 )
 
 const (
-	// maxVerified is the maximum number of verified JWTs that a process remembers.
-	// maxVerifiedBytes is the maximum total length of these JWTs.
+	// maxVerified limits how many verified JWTs a process remembers. maxVerifiedBytes limits the total length of these
+	// JWTs.
 	maxVerified      = 16384
 	maxVerifiedBytes = 32 << 20
-	// maxRefused is the maximum number of refused JWTs that a process remembers, each for refusedTime. A client that
-	// repeats a bad token costs one verification in that time.
+	// maxRefused limits how many refused JWTs a process remembers. Each of them is remembered for refusedTime. A client
+	// that repeats a bad token therefore causes only one verification in that time.
 	maxRefused  = 4096
 	refusedTime = time.Minute
-	// verifyTimeout is how long the verification of a JWT may wait for a processor.
+	// verifyTimeout limits how long a JWT waits for its verification to begin.
 	verifyTimeout = 250 * time.Millisecond
-	// newKeysTimeout is how long a JWT with an unknown key waits for the new keys of its issuer.
+	// newKeysTimeout limits how long a JWT with an unknown key waits for the new keys of its issuer.
 	newKeysTimeout = 2 * time.Second
 	// keysPause is the minimum time between two requests for the new keys of an issuer.
 	keysPause = 30 * time.Second
 )
 
-// ErrVerifyBusy means that too many JWTs wait for their verification. Use errors.Is to compare it.
+// ErrVerifyBusy means that too many JWTs wait for their verification. Use errors.Is to test for it.
 var ErrVerifyBusy = errors.New("too many JWTs wait for their verification: send the request again")
 
 // JWT is a verified JWT that a client has presented. It implements [Credential].
@@ -45,29 +45,30 @@ type JWT struct {
 
 	tokens *Tokens
 	text   string
-	// generation is the generation of the state with which the JWT was verified.
+	// generation is the number of the jwtState with which the JWT was verified.
 	generation uint64
 }
 
 // jwts verifies JWTs. The zero value has no issuers and accepts no JWT. It is safe for concurrent use.
 //
-// Before a caller is identified, the work for the caller is limited: one address verifies one JWT at a time, all
-// addresses together use a quarter of the processors, and the results are remembered. Strangers can't displace the
-// results of valid JWTs, because refused JWTs are remembered separately.
+// Before a caller is identified, the work for the caller is limited: at most one JWT of an address is verified at a
+// time, the verifications for all addresses use at most a quarter of the processors, and the results are remembered.
+// Strangers can't displace the results of valid JWTs, because refused JWTs are remembered separately.
 type jwts struct {
 	state atomic.Pointer[jwtState]
 	queue atomic.Pointer[fairqueue.Queue[string]]
-	// newKeys asks for the keys of an issuer. It is nil if this process can't ask for them.
+	// newKeys requests the current keys of an issuer. It is nil if this process can't request them.
 	newKeys atomic.Pointer[keyRequests]
 	// verified is called after each verification. It is nil if verifications are not counted.
 	verified atomic.Pointer[func(issuer, outcome string)]
 }
 
-// jwtState is a set of issuers and blocks together with the results of verifications with this set. New issuers, keys
-// or blocks start without results, because the same JWT may have another result.
+// jwtState contains issuers, blocks, and the remembered results of verifications with these issuers and blocks. When
+// issuers, keys or blocks change, a new state without results replaces the state, because the result for the same JWT
+// may be different.
 type jwtState struct {
-	// generation is the number of this state. JWTs contain it instead of a reference to the state, because the caches
-	// of an old state would otherwise stay in memory for as long as a stream of a caller.
+	// generation is the number of this state. JWTs contain the number instead of a reference to the state. While a
+	// caller's stream is open, such a reference would keep the caches of an old state in memory.
 	generation uint64
 	from       []*identityv1.Issuer
 	issuers    *issuer.Set
@@ -110,21 +111,23 @@ func (j *jwts) replace(from []*identityv1.Issuer, blocked blocks) error {
 	return nil
 }
 
-// AskForKeys sets the function that is called if a JWT names a key that its issuer's keys do not contain. The function
-// asks for the issuer's keys, and returns their digest. A later set of tokens contains these keys.
+// AskForKeys sets the function that is called if a JWT names a key that is not among the known keys of its issuer. The
+// function requests the issuer's current keys and returns the digest of these keys. The keys themselves arrive with a
+// later set of tokens.
 //
 // The function is called at most once in 30 s for each issuer, so JWTs of strangers can't cause many requests.
 func (t *Tokens) AskForKeys(ask func(ctx context.Context, issuer string) (digest []byte, err error)) {
 	t.jwts.newKeys.Store(&keyRequests{ask: ask, last: make(map[string]keyAnswer)})
 }
 
-// CountVerifications sets the function that is called after each verification of a JWT. issuer is the name of the
-// issuer, or empty if the JWT names no configured issuer. outcome is `valid`, or the [issuer.Reason] of the refusal.
+// CountVerifications sets the function that is called after each verification of a JWT. The first argument is the name
+// of the issuer, which is empty if the JWT names no configured issuer. The second argument is `valid`, or the
+// [issuer.Reason] of the refusal.
 func (t *Tokens) CountVerifications(count func(issuer, outcome string)) {
 	t.jwts.verified.Store(&count)
 }
 
-// keyRequests are the requests for keys of issuers.
+// keyRequests requests the keys of issuers and remembers the last answer for each issuer.
 type keyRequests struct {
 	ask   func(ctx context.Context, issuer string) (digest []byte, err error)
 	group singleflight.Group
@@ -141,8 +144,9 @@ type keyAnswer struct {
 	err    error
 }
 
-// request asks for the digest of an issuer's keys. It reports false if the digest is not known, or if it was requested
-// between 2 s and 30 s ago, because the keys should have been received since. Concurrent calls share one request.
+// request returns the digest of an issuer's current keys. If the last request was less than 30 s ago, request uses the
+// answer to that request again. It reports false if the digest is not known, or if the answer is older than 2 s,
+// because the keys should have been received by then. Concurrent calls share one request.
 func (k *keyRequests) request(ctx context.Context, issuer string) (digest []byte, ok bool) {
 	k.mu.Lock()
 	last, asked := k.last[issuer]
@@ -183,7 +187,7 @@ func (t *Tokens) Issuers() int {
 	return 0
 }
 
-// IssuerURLs returns the values of `iss` that are accepted.
+// IssuerURLs returns the accepted values of the claim `iss`.
 func (t *Tokens) IssuerURLs() []string {
 	state := t.jwts.state.Load()
 	if state == nil {
@@ -196,9 +200,10 @@ func (t *Tokens) IssuerURLs() []string {
 	return urls
 }
 
-// Authenticate returns the credential that a bearer token is, and its principal: a token of the mesh, or a JWT. address
-// is the address of the client that presents it. The error is that of [Tokens.Bearer], an [*issuer.Refusal] or
-// [ErrVerifyBusy]. With [ErrTokensStale], the credential was valid in the last confirmed set, or is nil.
+// Authenticate returns the credential for a bearer token, which is a token of the mesh or a JWT, and the principal of
+// the credential. address is the address of the client that presents the bearer token. The error is that of
+// [Tokens.Bearer], an [*issuer.Refusal] or [ErrVerifyBusy]. If the error is [ErrTokensStale], the credential was valid
+// in the last confirmed set, or is nil.
 func (t *Tokens) Authenticate(ctx context.Context, text, address string) (Credential, *identityv1.Principal, error) {
 	if !issuer.IsJWT(text) || t.Issuers() == 0 {
 		token, err := t.Bearer(text)
@@ -217,7 +222,7 @@ func (t *Tokens) Authenticate(ctx context.Context, text, address string) (Creden
 	return j, j.Principal, nil
 }
 
-// verify returns a verified JWT. If its key is unknown, verify asks for new keys once.
+// verify verifies a JWT. If the key of the JWT is unknown, verify requests new keys once and tries again.
 func (t *Tokens) verify(ctx context.Context, text, address string) (*JWT, error) {
 	state := t.jwts.state.Load()
 	j, err := t.verifyWith(ctx, state, text, address)
@@ -275,7 +280,7 @@ func (t *Tokens) verifyWith(ctx context.Context, state *jwtState, text, address 
 	return j, nil
 }
 
-// verify verifies a JWT whose result is not remembered. It refuses a JWT whose caller is blocked.
+// verify verifies a JWT without using remembered results. It refuses a JWT whose caller is blocked.
 func (s *jwtState) verify(text string, now time.Time) (*issuer.Identity, *issuer.Refusal) {
 	identity, refusal := s.issuers.Verify(text, now)
 	if refusal == nil && s.blocks.blocks(identity.Principal) {
@@ -284,7 +289,7 @@ func (s *jwtState) verify(text string, now time.Time) (*issuer.Identity, *issuer
 	return identity, refusal
 }
 
-// count counts a verification.
+// count passes the result of a verification to the function that [Tokens.CountVerifications] set.
 func (j *jwts) count(identity *issuer.Identity, refusal *issuer.Refusal) {
 	count := j.verified.Load()
 	switch {
@@ -296,7 +301,7 @@ func (j *jwts) count(identity *issuer.Identity, refusal *issuer.Refusal) {
 	}
 }
 
-// remember remembers that a JWT is refused, unless the reason may soon be gone.
+// remember remembers that a JWT is refused, unless the JWT is not valid yet, because it may soon become valid.
 func (s *jwtState) remember(hash [sha256.Size]byte, refusal *issuer.Refusal, now time.Time) {
 	if refusal.Reason != issuer.NotYetValid {
 		s.refused.Put(hash, refusedJWT{refusal: refusal, until: now.Add(refusedTime)})
@@ -323,7 +328,7 @@ func (j *JWT) IsValid() bool { return j.lookup() == nil }
 // Check implements [Credential].
 func (j *JWT) Check(ctx context.Context) error { return j.tokens.awaitFresh(ctx, j.lookup) }
 
-// lookup returns nil if the JWT is valid now, with the same rights as when it was verified.
+// lookup returns nil if the JWT is valid now and gives the same rights as when it was verified.
 func (j *JWT) lookup() error {
 	now := time.Now()
 	if err := j.ErrorAt(now); err != nil {
@@ -343,7 +348,7 @@ func (j *JWT) lookup() error {
 		j.tokens.jwts.count(identity, refusal)
 		switch {
 		case refusal != nil && refusal.Reason == issuer.NoKeys:
-			return ErrTokensStale // the keys are fetched soon
+			return ErrTokensStale // the keys will be fetched soon
 		case refusal != nil:
 			state.remember(hash, refusal, now)
 			return refusal

@@ -28,8 +28,9 @@ var roleNames = map[authv1.Role]string{
 	authv1.Role_ROLE_IDENTITY:  "identity",
 }
 
-// Roles returns the mesh roles whose services this build contains. Each role comes after the roles that it needs, so
-// the gateway is last. The identity role, which is first, waits for the policy role to import tokens.
+// Roles returns the mesh roles whose services this build contains. Each role follows the roles that it needs, so the
+// gateway is last. The identity role is an exception, because it is first and waits until the policy role can import
+// tokens.
 func Roles() []authv1.Role {
 	return []authv1.Role{
 		authv1.Role_ROLE_IDENTITY, authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,

@@ -9,11 +9,10 @@ import (
 )
 
 const (
-	// secretPrefix is the prefix of the secrets of stored tokens. The letter after the prefix stands for the token's
-	// role.
+	// secretPrefix begins the secret of every stored token. The letter after the prefix is `a` for an agent and `s` for a
+	// session.
 	secretPrefix = "slc1_"
-	// agentPrefix is the prefix of the secrets of agents' tokens. sessionPrefix is the prefix of the secrets of people's
-	// sessions.
+	// agentPrefix begins the secret of an agent's token. sessionPrefix begins the secret of a person's session.
 	agentPrefix   = secretPrefix + "a_"
 	sessionPrefix = secretPrefix + "s_"
 	// digits are the digits of base 62.
@@ -24,8 +23,8 @@ const (
 	checkDigits  = 6
 )
 
-// NewAgentSecret returns a random secret for an agent's token: `slc1_a_`, 43 random digits of base 62, and a checksum.
-// Secret scanners recognize the secret by this form.
+// NewAgentSecret returns a random secret for an agent's token. The secret consists of `slc1_a_`, 43 random digits of
+// base 62, and a checksum. Secret scanners recognize this form.
 func NewAgentSecret() string { return newSecret(agentPrefix) }
 
 // NewSessionSecret returns a random secret for a person's session. The secret has the same form as an agent's secret,
@@ -56,8 +55,8 @@ func checksum(text string) string {
 	return string(out[:])
 }
 
-// isMistyped reports whether a secret has the prefix of stored tokens, but has the wrong form or the wrong checksum. No
-// token has such a secret.
+// isMistyped reports whether a secret has the prefix of stored tokens, but has the wrong form or the wrong checksum.
+// Such a secret belongs to no token.
 func isMistyped(secret string) bool {
 	if !strings.HasPrefix(secret, secretPrefix) {
 		return false

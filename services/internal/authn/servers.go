@@ -7,8 +7,8 @@ import (
 )
 
 // MayUse reports whether the credentials of a principal, and of the principals in its chain, give access to a server.
-// The empty name stands for the URL of all servers. A principal whose credential is for some servers may use only
-// these.
+// The empty name stands for the URL that gives access to all servers. A credential that lists servers gives access only
+// to the listed servers.
 func MayUse(p *identityv1.Principal, server string) bool {
 	restricts := func(p *identityv1.Principal) bool {
 		return len(p.GetServers()) > 0 && !slices.Contains(p.GetServers(), server)

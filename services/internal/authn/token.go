@@ -18,7 +18,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// These errors are returned by [Tokens.Lookup]. Use errors.Is to compare them.
+// These errors are returned by [Tokens.Lookup]. Use errors.Is to test for them.
 var (
 	// ErrTokenUnknown means that no valid token has this secret.
 	ErrTokenUnknown = errors.New("no valid token has this text")
@@ -37,11 +37,11 @@ var (
 const minSecret = 32
 
 const (
-	// maxTokenAge is the maximum time since a watched set of tokens was last confirmed. If more time has passed, no
-	// token is accepted.
+	// maxTokenAge is how long a set of tokens from the identity service stays in use after its last confirmation. After
+	// that, no token is accepted.
 	maxTokenAge = time.Second
-	// sourceTimeout is the time without a confirmation after which the source of the tokens counts as unavailable.
-	// Before that, the source counts as busy, and callers wait for it.
+	// sourceTimeout is how long the source of the tokens counts as busy after its last confirmation. Callers wait for a
+	// busy source. After that, the source counts as unavailable.
 	sourceTimeout = 2 * time.Second
 )
 
@@ -54,7 +54,7 @@ var sampleSecrets = map[string]bool{
 	"00000000000000000000000000000000":           true,
 }
 
-// CheckSecret returns an error if a token's secret is too short or publicly known.
+// CheckSecret returns an error if a token's secret is too short, publicly known or incomplete.
 func CheckSecret(secret string) error {
 	switch {
 	case len(secret) < minSecret:
@@ -103,8 +103,8 @@ func HashSecret(secret string) [sha256.Size]byte {
 // Tokens is the set of valid tokens. The zero value contains no set and is stale. It is safe for concurrent use.
 type Tokens struct {
 	set atomic.Pointer[tokenSet]
-	// confirmedAt is the time at which the source last confirmed the set. It is nil if this process itself is the
-	// source, because no confirmation is needed in that case.
+	// confirmedAt is the time at which the source last confirmed the set. It is nil if this process itself is the source,
+	// because then no confirmation is needed.
 	confirmedAt atomic.Pointer[time.Time]
 	jwts        jwts
 
@@ -113,28 +113,28 @@ type Tokens struct {
 	confirmed chan struct{}
 }
 
-// tokenSet is immutable, except for the uses of its tokens.
+// tokenSet is the content of [Tokens]. It is immutable, except that the uses of its tokens are recorded.
 type tokenSet struct {
-	// byPrefix contains the tokens by the first 8 bytes of their hashes.
+	// byPrefix maps the first 8 bytes of a hash to the tokens whose hashes begin with these bytes.
 	byPrefix map[uint64][]*token
 	tokens   []*token
 	// records contains the valid tokens as they were received. ended contains the names of the ended tokens.
 	records []*identityv1.TokenRecord
 	ended   map[string]bool
-	// blocks are the callers that are blocked.
+	// blocks contains the blocked callers.
 	blocks blocks
 }
 
 type token struct {
 	name string
-	// bearer is what a lookup of the token returns. Its Principal is nil if the set lists the token as ended. ended is the
-	// error of a lookup if the token has ended or its holder is blocked, and otherwise nil.
+	// bearer is the result of a lookup of the token. Its Principal is nil if the set lists the token as ended. ended is
+	// the error of a lookup if the token has ended or its holder is blocked. Otherwise ended is nil.
 	bearer BearerToken
 	ended  error
 	// expires is zero if the token never expires. isSession is true if the token is the session of a person.
 	expires   time.Time
 	isSession bool
-	// use is nil if the uses of the token are not reported.
+	// use records the uses of the token. It is nil if the uses are not reported.
 	use *tokenUse
 }
 
@@ -148,7 +148,7 @@ func (s *tokenSet) find(hash *[sha256.Size]byte) *token {
 	return nil
 }
 
-// add adds a token to the set. sum is the SHA-256 of the token's secret.
+// add adds a token to the set. sum is the SHA-256 digest of the token's secret.
 func (s *tokenSet) add(t *token, sum []byte) error {
 	if len(sum) != sha256.Size {
 		return fmt.Errorf("token %q has a hash of %d bytes, want %d", t.name, len(sum), sha256.Size)
@@ -166,7 +166,7 @@ func (s *tokenSet) add(t *token, sum []byte) error {
 	return nil
 }
 
-// addPrevious adds the secret of a token that was replaced and is still valid.
+// addPrevious adds the previous secret of a token, which stays valid for some time after the secret was replaced.
 func (s *tokenSet) addPrevious(current *token, p *identityv1.PreviousSecret, before *tokenSet) error {
 	previous := &token{name: current.name, expires: p.GetExpires().AsTime(), ended: current.ended}
 	previous.bearer = BearerToken{Principal: current.bearer.Principal, tokens: current.bearer.tokens}
@@ -185,7 +185,7 @@ func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
 	return t, t.Replace(records)
 }
 
-// Replace is like [Tokens.Update], for a set without revoked or expired tokens.
+// Replace is like [Tokens.Update], but the new set contains no revoked or expired tokens.
 func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	return t.Update(&identityv1.TokenSet{Tokens: records})
 }
@@ -240,7 +240,7 @@ func (t *Tokens) Update(from *identityv1.TokenSet) error {
 	return nil
 }
 
-// Confirm records that the source of the tokens confirms the set now. The set becomes stale 1 s after the last
+// Confirm records that the source of the tokens has just confirmed the set. The set becomes stale 1 s after the last
 // confirmation.
 func (t *Tokens) Confirm() {
 	t.confirmedAt.Store(new(time.Now()))
@@ -276,8 +276,8 @@ func (t *Tokens) HasEnded(name string) bool {
 
 // Lookup returns the principal of the token with the given secret. The result is shared and must not be modified. The
 // error is [ErrTokenUnknown], [ErrTokenRevoked], [ErrTokenExpired], [ErrSessionEnded], [ErrBlocked] or
-// [ErrTokensStale]. With ErrTokensStale, Lookup also returns the token's principal in the last confirmed set, or nil if
-// that set does not contain the token.
+// [ErrTokensStale]. If the error is ErrTokensStale, Lookup also returns the principal from the last confirmed set, or
+// nil if that set does not contain the token.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	token, err := t.Bearer(secret)
 	if token == nil {
@@ -286,9 +286,9 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	return token.Principal, err
 }
 
-// LookupFresh is like [Tokens.Lookup], but waits at most 2 s while it is not known whether the token is valid: after
-// the start of this process, until the first set is received, and while the source of the tokens is busy. It does not
-// wait for a token that the last confirmed set does not contain.
+// LookupFresh is like [Tokens.Lookup], but waits at most 2 s while it is not known whether the token is valid. That is
+// not known until the first set is received, and while the source of the tokens is busy. LookupFresh does not wait for
+// a token that the last confirmed set does not contain.
 func (t *Tokens) LookupFresh(ctx context.Context, secret string) (*identityv1.Principal, error) {
 	p, err := t.Lookup(secret)
 	if !errors.Is(err, ErrTokensStale) || p == nil && t.HasSet() {
@@ -310,8 +310,8 @@ func (t *Tokens) LookupFresh(ctx context.Context, secret string) (*identityv1.Pr
 	return p, err
 }
 
-// lookup returns the token with the given hash. The error is that of [Tokens.Lookup]. With ErrTokensStale, lookup also
-// returns the token in the last confirmed set, or nil if that set does not contain the token.
+// lookup returns the token with the given hash. The error is that of [Tokens.Lookup]. If the error is ErrTokensStale,
+// lookup also returns the token from the last confirmed set, or nil if that set does not contain the token.
 func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
 	set := t.set.Load()
 	if set == nil {
@@ -337,13 +337,13 @@ func (t *Tokens) lookup(hash *[sha256.Size]byte) (*token, error) {
 	}
 }
 
-// IsSourceAvailable reports whether the source of the tokens has confirmed the set in the last 2 s.
+// IsSourceAvailable reports whether the source of the tokens has confirmed the set in the last 2 s, or is this process.
 func (t *Tokens) IsSourceAvailable() bool {
 	confirmedAt := t.confirmedAt.Load()
 	return confirmedAt == nil || time.Since(*confirmedAt) <= sourceTimeout
 }
 
-// isStale reports whether the last confirmation of the set is too old.
+// isStale reports whether the source last confirmed the set more than 1 s ago.
 func (t *Tokens) isStale(now time.Time) bool {
 	confirmedAt := t.confirmedAt.Load()
 	if confirmedAt == nil {
@@ -383,7 +383,7 @@ func principalOf(t *identityv1.Token) *identityv1.Principal {
 		TokenCreatedBy: t.GetCreatedBy(),
 		Servers:        t.GetServers(),
 	}
-	if t.GetIssuer() == "" { // a person may sign in after an approval was requested, and decide on this approval
+	if t.GetIssuer() == "" { // a session has no TokenCreated, because a person may sign in to decide on an approval that was requested before
 		p.TokenCreated = t.GetCreated()
 	} else {
 		p.AuthTime, p.Acr = t.GetAuthTime(), t.GetAcr()

@@ -16,11 +16,12 @@ const (
 	// usePrecision is the minimum time between two recorded uses of a token. A token is therefore reported at most once
 	// in this time.
 	usePrecision = time.Minute
-	// maxUses is the maximum number of uses in a report. The contract of ReportTokenUse defines the same limit.
+	// maxUses limits how many uses a report contains. ReportTokenUse has the same limit.
 	maxUses = 200
 )
 
-// tokenUse is the time of the last use of a token, in seconds since 1970. A nil pointer records nothing.
+// tokenUse contains the times of a token's last use and of the last reported use, in seconds since 1970. A nil
+// *tokenUse ignores uses.
 type tokenUse struct{ last, reported atomic.Int64 }
 
 func (u *tokenUse) record(now time.Time) {
@@ -43,9 +44,9 @@ func (s *tokenSet) useOf(t *token) *tokenUse {
 	return new(tokenUse)
 }
 
-// ReportUses calls the function report with the uses of tokens that were not reported yet, at most 200 at a time. If
-// report returns an error, ReportUses returns that error, and the next call reports these uses again. Uses of tokens
-// from the configuration are not reported.
+// ReportUses passes the uses of tokens that were not reported yet to report, at most 200 in each call. If report
+// returns an error, ReportUses returns that error, and the next call reports these uses again. Uses of tokens from the
+// configuration are not reported.
 func (t *Tokens) ReportUses(report func([]*identityv1.TokenUse) error) error {
 	set := t.set.Load()
 	if set == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
-// errLate means that a message came later than 1 s after the message before it, or after the stream was opened.
+// errLate means that a message arrived more than 1 s after the message before it, or after the stream was opened.
 var errLate = errors.New("the stream was interrupted for longer than a second")
 
 var errNoSet = errors.New("the first message of the stream contains no set of tokens")
@@ -43,7 +43,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 					return err
 				}
 				select {
-				case <-used: // an older set, which needs no acknowledgment any more
+				case <-used: // the acknowledgment of an older set is no longer needed
 				default:
 				}
 				used <- &identityv1.AcknowledgeTokensRequest{Watcher: resp.GetWatcher(), Version: resp.GetVersion()}

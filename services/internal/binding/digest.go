@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// format is the version of the fields that a digest covers. It is itself the first of these fields.
+// format is the version of the list of fields that a digest covers. It is the first of these fields.
 const format = "sluice-approval-1"
 
 // defaultMethod is the method of a call that does not specify a method.
@@ -21,10 +21,10 @@ const defaultMethod = "tools/call"
 // value belongs to no call.
 type Digest [sha256.Size]byte
 
-// Bind returns the digest of a call by p, and the call's params in the form in which they are stored and sent. This
-// form omits the members that differ between repetitions of a call. All other bytes are unchanged. Bind does not modify
-// its arguments. It returns an error if the params are not a JSON object, or if they contain a repeated key or invalid
-// strings.
+// Bind returns the digest of a call that p makes, and the call's params in the form in which they are stored and sent.
+// This form omits the members that differ between repetitions of a call. All other bytes are unchanged. Bind does not
+// modify its arguments. It returns an error if the params are not a JSON object, or if they contain a repeated key or
+// invalid strings.
 func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, error) {
 	params, err := strip(call.GetCall().GetParamsJson())
 	if err != nil {

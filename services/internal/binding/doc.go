@@ -1,3 +1,3 @@
-// Package binding computes the values to which an approval is bound: the stored params of a call, and a digest of the
-// call and its caller. sluice/approval/v1/binding.proto defines both.
+// Package binding computes the values to which an approval is bound. These are the stored params of a call, and a
+// digest of the call and its caller. sluice/approval/v1/binding.proto defines both.
 package binding

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// LimitKey returns the idempotency key for reserving the limits of one attempt to run an approved call. Concurrent
-// callers use the same key, so the limits are reserved only once. See sluice/approval/v1/binding.proto.
+// LimitKey returns the idempotency key with which the limits for one attempt to run an approved call are reserved.
+// Concurrent callers use the same key, so the limits are reserved only once. See sluice/approval/v1/binding.proto.
 func LimitKey(a *approvalv1.Approval, limits []*ratelimitv1.Limit) string {
 	fields := []string{"sluice-limits-1", a.GetId(), strconv.Itoa(int(a.GetAttempt())), strconv.Itoa(len(limits))}
 	for _, l := range limits {

@@ -50,8 +50,8 @@ func keepEssential(method, params string) (string, error) {
 	})
 }
 
-// editMembers calls the function keep for each member of an object. keep returns the member's new value and reports
-// whether the member stays. The bytes between the remaining members are unchanged.
+// editMembers returns an object whose members were edited. It calls keep for each member. keep returns the member's new
+// value and reports whether the member stays. The bytes between the remaining members are unchanged.
 func editMembers(object string, keep func(key, value string) (string, bool, error)) (string, error) {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(object))
 	if dec.PeekKind() != '{' {

@@ -1,4 +1,4 @@
-// Package canonicaljson writes JSON in a canonical form: equal values have the same bytes.
+// Package canonicaljson writes JSON in a canonical form, in which equal values have the same bytes.
 package canonicaljson
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// MaxNumber is the maximum length of a number, in bytes. It limits the time for exact arithmetic, which grows faster
-// than the length of the numbers.
+// MaxNumber is the maximum length of a number, in bytes. Without a maximum, exact arithmetic could take very long,
+// because its time grows faster than the length of the numbers.
 const MaxNumber = 64
 
 // Object returns the canonical form of a JSON object. Equal values have equal canonical forms. The form has no white
-// space. Keys are in the order of their UTF-8 bytes. Strings are compared by value, without normalization, and numbers
-// by exact decimal value.
+// space. Keys are in the order of their UTF-8 bytes. Strings are equal if they consist of the same characters, without
+// normalization. Numbers are equal if they have the same exact decimal value.
 //
 // The empty string means an object without members. Object returns an error for a repeated key, a number of more than
 // [MaxNumber] bytes, invalid JSON, and content after the object. The time grows with the length of the input and does
@@ -49,9 +49,9 @@ func Object(text string) (string, error) {
 // immediately, deeply nested values would be copied once per level.
 type writer struct {
 	dec *jsontext.Decoder
-	// out is the canonical form, except for the order of members.
+	// out is the output so far. It is canonical, except for the order of members.
 	out []byte
-	// openMembers contains the members of incomplete objects.
+	// openMembers contains the members of the objects that are still being written.
 	openMembers []member
 	// unordered contains the objects whose members are not in canonical order.
 	unordered []object
@@ -175,8 +175,9 @@ func (w *writer) ordered() string {
 	return out.String()
 }
 
-// writeOrdered writes a part of out with the members of its objects in canonical order. The slice unordered lists outer
-// objects before inner objects, so the search finds the outermost object that begins in the part.
+// writeOrdered writes a part of the writer's output to out, with the members of all objects in canonical order.
+// w.unordered lists outer objects before inner objects, so the search finds the outermost object that begins in the
+// part.
 func (w *writer) writeOrdered(out *strings.Builder, part span) {
 	for part.start < part.end {
 		i, _ := slices.BinarySearchFunc(w.unordered, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })

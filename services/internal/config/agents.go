@@ -4,8 +4,8 @@ import "time"
 
 // Agents configures the mesh's own agents.
 type Agents struct {
-	// Workers is the maximum number of processes that run agents: 1 to 64. They start when they are needed. A process has
-	// 768 MiB, or more if `turns.places` is above 18.
+	// Workers is the maximum number of processes that run agents: 1 to 64. A process has 768 MiB, or more if
+	// `turns.places` is above 18.
 	Workers int `yaml:"workers"`
 	// Turns limits the turns of agents, for each worker. A turn that waits for a model, a tool or people does not use a
 	// place.
@@ -15,10 +15,9 @@ type Agents struct {
 	// Guests are modules that agents may run in addition to the built-in ones, by name: 1 to 64 lower-case letters, digits
 	// or `-`.
 	Guests map[string]Guest `yaml:"guests"`
-	// AcceptKeys lists public keys (Ed25519, 64 hexadecimal digits) of other installations from which agents may be
-	// imported.
+	// AcceptKeys lists public keys (Ed25519, 64 hexadecimal digits) of installations whose agents may be imported.
 	AcceptKeys []string `yaml:"accept_keys"`
-	// Model is the model of agents that do not name one, as `PROVIDER:MODEL`. If it is empty, such agents have no model.
+	// Model is the model of agents that do not name one, as `PROVIDER:MODEL`.
 	Model string `yaml:"model"`
 	// Providers are providers of models, by name: 1 to 32 lower-case letters, digits or `-`. `script` is built in.
 	Providers map[string]Provider `yaml:"providers"`
@@ -30,42 +29,40 @@ type Agents struct {
 type Places struct {
 	// Places is the maximum number of turns that a worker runs at a time: 1 to 64; 0 means `18`.
 	Places int `yaml:"places"`
-	// PersonPlaces is the maximum number of these turns that belong to one person: at most `places`; 0 means `6`.
+	// PersonPlaces is the maximum number of these turns for one person: at most `places`; 0 means `6`.
 	PersonPlaces int `yaml:"person_places"`
-	// Queue is the maximum number of turns that wait for a place: 1 to 10,000; 0 means `256`. Further turns are refused.
+	// Queue is the maximum number of waiting turns: 1 to 10,000; 0 means `256`. Further turns are refused.
 	Queue int `yaml:"queue"`
-	// PersonQueue is the maximum number of waiting turns that belong to one person: at most `queue`; 0 means `32`.
+	// PersonQueue is the maximum number of waiting turns for one person: at most `queue`; 0 means `32`.
 	PersonQueue int `yaml:"person_queue"`
-	// Wait is the maximum time that a turn waits for a place: at most 1 h; 0 means `5m`.
+	// Wait is the maximum time that a turn waits: at most 1 h; 0 means `5m`.
 	Wait time.Duration `yaml:"wait"`
 }
 
 // Questions limits the requests to models, for all workers together. The zero value of a field selects its default,
 // which its comment states.
 type Questions struct {
-	// Places is the maximum number of requests that run at a time: 1 to 1,024; 0 means `32`.
+	// Places is the maximum number of requests at a time: 1 to 1,024; 0 means `32`.
 	Places int `yaml:"places"`
-	// PersonPlaces is the maximum number of these requests that belong to one person: at most `places`; 0 means `8`.
+	// PersonPlaces is the maximum number of these requests for one person: at most `places`; 0 means `8`.
 	PersonPlaces int `yaml:"person_places"`
-	// Queue is the maximum number of requests that wait for a place: 1 to 10,000; 0 means `256`.
+	// Queue is the maximum number of waiting requests: 1 to 10,000; 0 means `256`.
 	Queue int `yaml:"queue"`
-	// PersonQueue is the maximum number of waiting requests that belong to one person: at most `queue`; 0 means `64`.
+	// PersonQueue is the maximum number of waiting requests for one person: at most `queue`; 0 means `64`.
 	PersonQueue int `yaml:"person_queue"`
-	// Wait is the maximum time that a request waits for a place: at most 1 h; 0 means `5m`.
+	// Wait is the maximum time that a request waits: at most 1 h; 0 means `5m`.
 	Wait time.Duration `yaml:"wait"`
 	// Timeout is the maximum duration of a request with its retries: at most 1 h; 0 means `10m`.
 	Timeout time.Duration `yaml:"timeout"`
-	// FirstByte is the maximum time until a provider begins its response: at most 1 h; 0 means `2m`.
+	// FirstByte is the maximum time until a response begins: at most 1 h; 0 means `2m`.
 	FirstByte time.Duration `yaml:"first_byte"`
 }
 
 // PersonDay limits the use of models by all agents of one person in a day (UTC).
 type PersonDay struct {
-	// Cost is the maximum cost in US dollars, in quotes, such as `"10.50"`. It applies to models that have prices. Empty
-	// means `"10"`.
+	// Cost is the maximum cost in US dollars, in quotes, for models that have prices. Empty means `"10"`.
 	Cost string `yaml:"cost"`
-	// Tokens is the maximum number of tokens in requests and responses, for all models except `script`; 0 means
-	// `10000000`.
+	// Tokens is the maximum number of tokens in requests and responses, except of `script`; 0 means `10000000`.
 	Tokens int64 `yaml:"tokens"`
 }
 
@@ -75,17 +72,16 @@ type Provider struct {
 	Kind string `yaml:"kind"`
 	// URL is an https address, or an http address on this machine. Empty means the provider's address.
 	URL string `yaml:"url"`
-	// Key is the provider's API key. It may be empty.
+	// Key is the provider's API key, if it needs one.
 	Key Secret `yaml:"key"`
 	// MaxTokens is the maximum number of tokens in a response: at most 200,000; 0 means `8192`.
 	MaxTokens int `yaml:"max_tokens"`
-	// Tries is the maximum number of times that a request is sent if the provider refuses it before its response begins: 1
-	// to 20; 0 means `5`.
+	// Tries is how often a request is sent if the provider refuses it before its response begins: 1 to 20; 0 means `5`.
 	Tries int `yaml:"tries"`
-	// Backoff is the pause before the second try if the provider does not specify a pause: at most 1 m; 0 means `1s`. The
-	// pause doubles with each further try, up to 30 s.
+	// Backoff is the pause before the second try, unless the provider specifies one: at most 1 m; 0 means `1s`. It doubles
+	// with each try, up to 30 s.
 	Backoff time.Duration `yaml:"backoff"`
-	// Prices are the prices of models, by the name of the model.
+	// Prices are the prices of models, by name.
 	Prices map[string]Price `yaml:"prices"`
 }
 
@@ -101,7 +97,7 @@ type Price struct {
 type Guest struct {
 	// Module is the module's file. Required.
 	Module string `yaml:"module"`
-	// SHA256 is the hash of the file, 64 hexadecimal digits. A file with another hash does not run. Required.
+	// SHA256 is the hash of the file, 64 hexadecimal digits. Other files do not run. Required.
 	SHA256 string `yaml:"sha256"`
 }
 

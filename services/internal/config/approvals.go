@@ -9,23 +9,22 @@ import (
 
 // Approvals configures calls that need a person's approval.
 type Approvals struct {
-	// Hold is how long a call is held open before the client receives a ticket: 1 s to 10 m. With `0s`, the client
-	// receives the ticket immediately.
+	// Hold is how long a call is held open before the client gets a ticket: 1 s to 10 m, or `0s`.
 	Hold time.Duration `yaml:"hold"`
-	// Clients lists clients that have a different `hold`. The first entry that matches a client applies.
+	// Clients lists clients with a different `hold`. The first match applies.
 	Clients []ApprovalClient `yaml:"clients"`
-	// Decide is the time that people have to approve or deny a call: 1 s to 30 days.
+	// Decide is the time to approve or deny a call: 1 s to 30 days.
 	Decide time.Duration `yaml:"decide"`
-	// Execute is the maximum time between the approval of a call and its execution: 1 s to 30 days.
+	// Execute is the maximum time from the approval of a call to its execution: 1 s to 30 days.
 	Execute time.Duration `yaml:"execute"`
-	// MaxPending is the maximum number of calls that one principal may have waiting for approval at a time: 1 to 1,000.
+	// MaxPending is the maximum number of calls of one principal that wait for approval: 1 to 1,000.
 	MaxPending int `yaml:"max_pending"`
 	// MaxAsked limits how many approvals one principal may request.
 	MaxAsked MaxAsked `yaml:"max_asked"`
-	// OwnerMayApprove lets the owner of an agent vote on whether the agent's calls are approved.
+	// OwnerMayApprove lets the owner of an agent vote on the agent's calls.
 	OwnerMayApprove bool `yaml:"owner_may_approve"`
-	// PolicyChanges makes every change to the policy documents in the store wait until people other than its author
-	// have approved it.
+	// PolicyChanges makes every change to the policy documents in the store wait until people other than its author have
+	// approved it.
 	PolicyChanges *PolicyChanges `yaml:"policy_changes"`
 	// Notify configures the channels that notify people about approvals.
 	Notify Notify `yaml:"notify"`
@@ -38,10 +37,9 @@ type PolicyChanges struct {
 	Approvers []string `yaml:"approvers"`
 	// Quorum is the number of people who must approve: 1 to 16. Empty means `1`. The author never counts.
 	Quorum *int `yaml:"quorum"`
-	// DecideWithin is the time that people have to approve or deny the change: 1 s to 30 days. Empty means `24h`.
+	// DecideWithin is the time to approve or deny the change: 1 s to 30 days. Empty means `24h`.
 	DecideWithin *time.Duration `yaml:"decide_within"`
-	// ExecuteWithin is the time that the author has to apply the change after its approval: 1 s to 30 days. Empty means
-	// `24h`.
+	// ExecuteWithin is the time to apply the change after its approval: 1 s to 30 days. Empty means `24h`.
 	ExecuteWithin *time.Duration `yaml:"execute_within"`
 }
 
@@ -102,10 +100,9 @@ const maxApproverGroups = 64
 
 // MaxAsked limits how many approvals one principal may request.
 type MaxAsked struct {
-	// Max is the maximum number of approvals that one principal may request in any period of length `window`: 1 to
-	// 100,000.
+	// Max is the maximum number of approvals that one principal may request in any `window`: 1 to 100,000.
 	Max int `yaml:"max"`
-	// Window is the length of the period: 1 s to 24 h.
+	// Window is the length of this period: 1 s to 24 h.
 	Window time.Duration `yaml:"window"`
 }
 
@@ -114,7 +111,7 @@ const MaxAskedWindow = 24 * time.Hour
 
 // ApprovalClient sets how long calls of some clients are held open.
 type ApprovalClient struct {
-	// Name is a pattern for the name that the client declares, 1 to 128 bytes; `*` matches any string. Required.
+	// Name is a pattern for the name that the client declares, 1 to 128 bytes; `*` matches any text. Required.
 	Name string `yaml:"name"`
 	// Hold replaces `approvals.hold` for these clients. Required.
 	Hold *time.Duration `yaml:"hold"`

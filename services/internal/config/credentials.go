@@ -8,7 +8,8 @@ import (
 
 // Credentials says how the mesh signs in at a server over HTTP.
 type Credentials struct {
-	// As is `shared`: all callers use the same account of the server. An operator signs in with `sluice connect`.
+	// As is `shared` or `person`. With `shared`, all callers use the same account of the server, and an operator signs in
+	// with `sluice connect`. With `person`, each person signs in with `sluice connect`, and her agents use her account.
 	// Required.
 	As string `yaml:"as"`
 	// OAuth says how the mesh gets access tokens. Required.
@@ -33,6 +34,15 @@ type ServerOAuth struct {
 	Resource string `yaml:"resource"`
 }
 
+// These are the values of [Credentials.As].
+const (
+	AsShared = "shared"
+	AsPerson = "person"
+)
+
+// ForEachPerson reports whether each person uses her own account of the server.
+func (c *Credentials) ForEachPerson() bool { return c != nil && c.As == AsPerson }
+
 // maxServerScopes is the maximum number of scopes that a server's configuration may contain.
 const maxServerScopes = 32
 
@@ -41,8 +51,8 @@ var scopeToken = regexp.MustCompile(`^[\x21\x23-\x5b\x5d-\x7e]{1,128}$`)
 
 // check checks the credentials of a server. The keys of the server itself were checked before.
 func (c *Credentials) check(p *problems, path string, s *Server) {
-	if c.As != "shared" {
-		p.addf(path+".as", "%q is not shared: write `as: shared` to call the server with one account for all callers", c.As)
+	if c.As != AsShared && c.As != AsPerson {
+		p.addf(path+".as", "%q is not shared or person: write `as: shared` to call the server with one account for all callers, or `as: person` if each person uses her own account", c.As)
 	}
 	if s.HTTP == nil {
 		p.addf(path, "is only for servers over HTTP: remove it, or set `http`")
@@ -54,6 +64,9 @@ func (c *Credentials) check(p *problems, path string, s *Server) {
 		}
 	}
 	at, err := url.Parse(s.HTTP.URL)
+	if len(s.HTTP.Proxy.KeychainEntries()) > 0 {
+		p.addf(path, "can't be used together with a reference to the keychain in `http.proxy`, because the identity service uses the proxy, too: use ${env:NAME} or ${file:PATH}")
+	}
 	switch {
 	case err != nil: // reported before
 	case at.User != nil:

@@ -18,35 +18,33 @@ import (
 // it contains. These comments write keys in backticks. A comment states the default of its key if the code of this
 // package does not set one.
 type File struct {
-	// Listen is the address at which clients reach MCP. An address other than loopback needs `listen_tls` or
-	// `behind_proxy`.
+	// Listen is the address of MCP. An address other than loopback needs `listen_tls` or `behind_proxy`.
 	Listen string `yaml:"listen"`
 	// ListenTLS is the certificate of `listen`. If it is empty, MCP is served without TLS.
 	ListenTLS ListenTLS `yaml:"listen_tls"`
-	// BehindProxy lists addresses, or networks such as `10.0.0.0/8`, of proxies that terminate TLS in front of `listen`.
-	// The gateway trusts their `X-Forwarded-For` and `Forwarded` headers.
+	// BehindProxy lists addresses or networks, such as `10.0.0.0/8`, of proxies that terminate TLS in front of `listen`.
 	BehindProxy []string `yaml:"behind_proxy"`
-	// GRPC is the gRPC address of all services if they run in one process.
+	// GRPC is the gRPC address of all services in one process.
 	GRPC string `yaml:"grpc"`
-	// Data is the data directory. `sluice up` locks this directory, and the gateway locks a directory inside it.
+	// Data is the data directory. Only one `sluice up` can use it at a time.
 	Data string `yaml:"data"`
-	// Hosts lists host names that `listen` accepts in addition to loopback names: lower case, without ports.
+	// Hosts lists host names that are accepted in addition to loopback names: lower case, without ports.
 	Hosts []string `yaml:"hosts"`
-	// Origins lists origins, such as `https://app.example.com`, whose pages may use the mesh from a browser. Patterns are
-	// not supported. Origins on loopback and requests without Origin are always accepted.
+	// Origins lists origins, such as `https://app.example.com`, whose pages may use the mesh. Patterns are not supported.
+	// Origins on loopback and requests without Origin are always accepted.
 	Origins []string `yaml:"origins"`
-	// PublicURL is the URL at which clients reach `listen`, such as `https://mcp.example.com`. JWTs of issuers name this
-	// URL as their audience, followed by `/mcp` or `/mcp/NAME`. `listen` also accepts the host of this URL.
+	// PublicURL is the URL of the mesh for clients, such as `https://mcp.example.com`. With `/mcp` or `/mcp/NAME`, it is
+	// the audience of JWTs. Its host is accepted.
 	PublicURL string `yaml:"public_url"`
 	// Auth says how callers are identified.
 	Auth Auth `yaml:"auth"`
-	// Groups maps the name of a group, of 1 to 128 bytes, to subjects of the tenant `default`. A principal has these
-	// groups in addition to the groups of its token, at most 256 in total.
+	// Groups maps the name of a group (1 to 128 bytes) to subjects. They have these groups in addition to those of their
+	// tokens, at most 256 in total.
 	Groups map[string][]string `yaml:"groups"`
 	// TLS configures mutual TLS between services that run in separate processes.
 	TLS TLS `yaml:"tls"`
-	// Roles contains the addresses of services that run in separate processes, by the service's role, such as `policy`.
-	// If an address is set, `sluice up` refuses the file.
+	// Roles contains the addresses of services in separate processes, by role, such as `policy`. If an address is set,
+	// `sluice up` refuses the file.
 	Roles map[string]Role `yaml:"roles"`
 	// Stores configures the databases of the services.
 	Stores Stores `yaml:"stores"`
@@ -58,16 +56,16 @@ type File struct {
 	Journal Journal `yaml:"journal"`
 	// Session configures sessions of the MCP revisions that have them.
 	Session Session `yaml:"session"`
-	// Servers are the MCP servers behind the gateway, by name: 1 to 32 lower-case letters, digits or `-`.
+	// Servers are the MCP servers, by name: 1 to 32 lower-case letters, digits or `-`.
 	Servers map[string]Server `yaml:"servers"`
-	// Hooks lists the clients whose own tools the gateway evaluates. `sluice hook install` adds them.
+	// Hooks lists the clients whose own tools are checked. `sluice hook install` adds them.
 	Hooks []Hook `yaml:"hooks"`
 	// Agents configures the mesh's own agents.
 	Agents Agents `yaml:"agents"`
-	// Policies lists files and directories with policy documents. With `[store]`, the documents are in the database
-	// `stores.policy` instead, and `sluice policy apply` changes them there.
+	// Policies lists files and directories with policy documents. With `[store]`, the documents are in `stores.policy`,
+	// and `sluice policy apply` changes them.
 	Policies []string `yaml:"policies"`
-	// Mode is `enforce` or `observe`. `observe` applies to every server, as if `servers.NAME.mode` were `observe`.
+	// Mode is `enforce`, or `observe` for every server, as in `servers.NAME.mode`.
 	Mode string `yaml:"mode"`
 	// Until is the end of `mode: observe`, as in `servers.NAME.until`.
 	Until observe.Until `yaml:"until"`
@@ -86,25 +84,21 @@ type File struct {
 
 // Auth says how callers are identified: by tokens of the mesh, or by JWTs of issuers.
 type Auth struct {
-	// Tokens are bearer tokens. A token is valid as long as the file lists it. The identity service reads the list again
-	// when the file changes.
+	// Tokens are bearer tokens. The list is read again when the file changes.
 	Tokens []Token `yaml:"tokens"`
-	// Issuers are OpenID providers and authorization servers whose JWTs identify agents, at most 16. The identity
-	// service reads the list again when the file changes.
+	// Issuers are OpenID providers and authorization servers whose JWTs identify agents, at most 16. The list is read
+	// again when the file changes.
 	Issuers []Issuer `yaml:"issuers"`
-	// ScopeStepUp lists identifiers of OAuth clients, at most 64. A call by such a client that is refused because a scope
-	// is missing (`needs_scope`) gets HTTP 403 with `error="insufficient_scope"`, so that the client requests the scope.
-	// All other clients get a result with the names of the scopes. List only clients that handle this response. A change
-	// needs a restart.
+	// ScopeStepUp lists OAuth clients, at most 64, that request a missing scope (`needs_scope`) after HTTP 403 with
+	// `error="insufficient_scope"`. All other clients get a result with the names of the scopes. A change needs a restart.
 	ScopeStepUp []string `yaml:"scope_step_up"`
 }
 
 // Token is a bearer token. Exactly one of the fields Token and SHA256 is set.
 type Token struct {
-	// Name is unique among all tokens: 1 to 128 letters, digits, `_`, `.`, `@` or `-`. Required.
+	// Name is unique: 1 to 128 letters, digits, `_`, `.`, `@` or `-`. Required.
 	Name string `yaml:"name"`
-	// Token is the secret, at least 32 characters. A secret that is an example in the documentation is refused. Set
-	// this or `sha256`.
+	// Token is the secret, at least 32 characters, and not an example of the documentation. Set this or `sha256`.
 	Token Secret `yaml:"token"`
 	// SHA256 is the hash of the secret: 64 hexadecimal digits.
 	SHA256 Secret `yaml:"sha256"`
@@ -114,30 +108,29 @@ type Token struct {
 	Subject string `yaml:"subject"`
 	// Owner is the subject of the person for whom an agent works, at most 256 bytes.
 	Owner string `yaml:"owner"`
-	// Agent is the name of the agent that uses the token, at most 128 bytes.
+	// Agent is the name of the agent, at most 128 bytes.
 	Agent string `yaml:"agent"`
-	// Groups are the groups of the subject: at most 256, each of 1 to 128 bytes.
+	// Groups are the subject's groups: at most 256, each of 1 to 128 bytes.
 	Groups []string `yaml:"groups"`
 	// Role is `agent`, `operator`, `approver` or `viewer`. Required.
 	Role string `yaml:"role"`
-	// Servers are the servers that an agent may use with the token, at `/mcp/NAME`: at most 16. Empty means all
-	// servers, and the URL of all servers.
+	// Servers are the servers that an agent may use, at `/mcp/NAME`: at most 16. Empty means all servers, and the URL of
+	// all servers.
 	Servers []string `yaml:"servers"`
 }
 
 // ListenTLS is a certificate that clients trust, and the certificate's private key. Set both files or neither of them.
 type ListenTLS struct {
-	// Cert is a PEM file with a certificate that clients trust, followed by its certificate chain. Set `key` as well.
+	// Cert is a PEM file with a certificate that clients trust, and its chain. Set `key` as well.
 	Cert string `yaml:"cert"`
-	// Key is the PEM file of the certificate's private key. The files `cert` and `key` are read again when they change.
+	// Key is the PEM file of the private key. Both files are read again when they change.
 	Key string `yaml:"key"`
 }
 
 // TLS configures mutual TLS between services that run in separate processes.
 type TLS struct {
-	// Dir is a directory with `ca.pem`, and with `ROLE.pem` and `ROLE-key.pem` of the service that reads this file.
-	// `sluice setup` creates such a directory for each role; `sluice certs` writes the files of all roles to one
-	// directory.
+	// Dir is a directory with `ca.pem`, and the service's `ROLE.pem` and `ROLE-key.pem`. `sluice setup` creates one for
+	// each role, and `sluice certs` one for all roles.
 	Dir string `yaml:"dir"`
 }
 
@@ -145,26 +138,26 @@ type TLS struct {
 type Role struct {
 	// Listen is the address on which the service serves gRPC.
 	Listen string `yaml:"listen"`
-	// Addr is the address at which other services reach this service.
+	// Addr is the service's address for other services.
 	Addr string `yaml:"addr"`
 }
 
 // Decisions configures the cache of policy decisions.
 type Decisions struct {
-	// Keep caches a decision for similar calls until a value on which the decision depends changes. With `false`, the
-	// policy service evaluates every call.
+	// Keep caches a decision for similar calls until a value on which it depends changes. With `false`, every call is
+	// evaluated.
 	Keep bool `yaml:"keep"`
 }
 
 // Journal configures the gateway's journal.
 type Journal struct {
-	// Sync is `never` or `always`. With `never`, records survive a crash of the process. With `always`, records also
-	// survive a power failure. The record of an approved call's intent is always synced.
+	// Sync is `never` or `always`. Records survive a crash of the process, and with `always` also a power failure. The
+	// intent of an approved call is always synced.
 	Sync string `yaml:"sync"`
-	// CallsMiB is the maximum total size of the records of calls, in MiB: 64 to 1,048,576.
+	// CallsMiB is the maximum size of the records of calls, in MiB: 64 to 1,048,576.
 	CallsMiB int `yaml:"calls_mib"`
-	// Share is a fraction, above 0 and at most 1. It limits which part of `calls_mib` the calls of one principal may
-	// use, and which part of `arguments.mib` the calls of one person may use.
+	// Share is the part of `calls_mib` that one principal may use, and the part of `arguments.mib` that one person may
+	// use: above 0, at most 1.
 	Share float64 `yaml:"share"`
 	// Arguments configures the copies of arguments that are stored for servers and rules with `record`.
 	Arguments RecordedArguments `yaml:"arguments"`
@@ -172,11 +165,11 @@ type Journal struct {
 
 // RecordedArguments configures the stored copies of the arguments of calls.
 type RecordedArguments struct {
-	// Retention is the maximum age of a copy: 1 h to 90 days. A copy may be removed earlier, by up to 1/24 of this
-	// time.
+	// Retention is the maximum age of recorded arguments: 1 h to 90 days. They may be removed earlier, by up to 1/24 of
+	// this time.
 	Retention time.Duration `yaml:"retention"`
-	// MiB is the maximum total size of the copies, in MiB: 16 to 1,048,576. If the copies exceed it, the oldest copies
-	// of the person whose copies use the most space are removed.
+	// MiB is the maximum size of recorded arguments, in MiB: 16 to 1,048,576. Beyond it, the oldest of the person who uses
+	// the most space are removed.
 	MiB int `yaml:"mib"`
 }
 
@@ -186,18 +179,18 @@ type Session struct {
 	Idle time.Duration `yaml:"idle"`
 	// MaxPerPrincipal is the maximum number of open sessions of a principal: 1 to 100,000.
 	MaxPerPrincipal int `yaml:"max_per_principal"`
-	// Cap applies to policy limits that count per session. It limits what all sessions of one principal may use
-	// together, as a multiple of the limit of one session: 1 to 10,000.
+	// Cap limits what all sessions of one principal may use together, as a multiple of a policy limit per session: 1 to
+	// 10,000.
 	Cap int `yaml:"cap"`
 }
 
 // Telemetry configures tracing.
 type Telemetry struct {
-	// OTLP is the address of the collector, for example `http://localhost:4317`. If it is empty, traces are not exported.
+	// OTLP is the address of the collector, such as `http://localhost:4317`. If it is empty, traces are not exported.
 	OTLP string `yaml:"otlp"`
 	// Sample is the fraction of traces that are sampled: 0 to 1.
 	Sample float64 `yaml:"sample"`
-	// TrustParent continues the client's trace. With `false`, a new trace links to the client's trace.
+	// TrustParent continues the client's trace. Otherwise, a new trace links to it.
 	TrustParent bool `yaml:"trust_parent"`
 }
 
@@ -209,29 +202,28 @@ type Log struct {
 
 // Stores configures the databases of the services.
 type Stores struct {
-	// Policy is the database of the tool catalog, emergency stops and applied policies: `sqlite` for a database in the
-	// data directory, or the URL of a PostgreSQL database.
+	// Policy is the database of the tool catalog, stops and applied policies: `sqlite` in the data directory, or the URL
+	// of a PostgreSQL database.
 	Policy Secret `yaml:"policy"`
-	// PolicyMaxAge is how long the policy service uses the data that it last read while a PostgreSQL database is
-	// unavailable: 5 s to 1 h. After that time, every call is refused.
+	// PolicyMaxAge is how long the last data are used while PostgreSQL is unavailable: 5 s to 1 h. Then every call is
+	// refused.
 	PolicyMaxAge time.Duration `yaml:"policy_max_age"`
-	// Identity is the database of created tokens, in the same form as `policy`.
+	// Identity is the database of created tokens, as for `policy`.
 	Identity Secret `yaml:"identity"`
-	// IdentityMaxAge is how long the identity service confirms tokens while a PostgreSQL database is unavailable: 5 s to
-	// 1 h. After that time, no token is accepted. Until then, a replica without a connection to the database does not
-	// know of revocations.
+	// IdentityMaxAge is how long tokens are confirmed while PostgreSQL is unavailable: 5 s to 1 h. Then no token is
+	// accepted. Until then, a replica without the database does not know of revocations.
 	IdentityMaxAge time.Duration `yaml:"identity_max_age"`
 	// IdentityKey encrypts the tokens with which the mesh calls servers (`servers.NAME.credentials`): 64 hexadecimal
 	// digits, the same for all replicas. With `sqlite`, it may be absent: then the identity service creates a key file in
 	// the data directory.
 	IdentityKey Secret `yaml:"identity_key"`
-	// Approval is the database of approvals, in the same form as `policy`.
+	// Approval is the database of approvals, as for `policy`.
 	Approval Secret `yaml:"approval"`
-	// Agents is the database of agents and their journals, in the same form as `policy`.
+	// Agents is the database of agents and their journals, as for `policy`.
 	Agents Secret `yaml:"agents"`
-	// AgentStates is the storage of the agents' states. It is a bucket, or an existing directory that all processes
-	// share. A bucket is written as `s3://NAME?region=REGION`, with `endpoint=URL` and `use_path_style=true` for object
-	// stores other than AWS. A directory is written as `file:///PATH`. Empty means a directory in the data directory.
+	// AgentStates is the storage of the agents' states: an existing directory that all processes share, `file:///PATH`, or
+	// a bucket, `s3://NAME?region=REGION`, with `endpoint=URL` and `use_path_style=true` outside AWS. Empty means a
+	// directory in the data directory.
 	AgentStates Secret `yaml:"agent_states"`
 }
 

@@ -10,8 +10,7 @@ import (
 
 // Hook is a client that asks the gateway about calls to its own tools.
 type Hook struct {
-	// Client is `claude-code`, `codex` or `gemini`. In policies and records, the client's own tools belong to the
-	// server `host-CLIENT`. Required.
+	// Client is `claude-code`, `codex` or `gemini`. Its own tools belong to the server `host-CLIENT`. Required.
 	Client string `yaml:"client"`
 }
 

@@ -18,65 +18,62 @@ import (
 
 // Issuer is an OpenID provider or an authorization server whose JWTs (RFC 7519) identify agents at the gateway.
 type Issuer struct {
-	// Name identifies the issuer: unique, 1 to 32 lower-case letters, digits or `-`. Required.
+	// Name is unique: 1 to 32 lower-case letters, digits or `-`. Required.
 	Name string `yaml:"name"`
-	// Issuer is the value of the claim `iss`, which is compared as text: an https URL, or an http URL on loopback.
-	// Required.
+	// Issuer is the exact claim `iss`: an https URL, or an http URL on loopback. Required.
 	Issuer string `yaml:"issuer"`
 	// KeySet is the URL of the issuer's keys (JWK Set). Empty means the URL in the issuer's metadata.
 	KeySet string `yaml:"key_set"`
-	// CA is a PEM file of the certificate authorities that the issuer's server uses. Empty means those of the system.
+	// CA is a PEM file of the issuer's certificate authorities. Empty means those of the system.
 	CA string `yaml:"ca"`
-	// Audiences lists values of the claim `aud` that give access to all servers, such as the GUID of an application. The
-	// URL of the mesh (`public_url` with the path `/mcp`) always does, and `/mcp/NAME` gives access to one server.
+	// Audiences lists values of `aud` that give access to all servers, such as the GUID of an application, in addition to
+	// `public_url` with `/mcp`. `/mcp/NAME` gives access to one server.
 	Audiences []string `yaml:"audiences"`
-	// Require maps claims, as JSON Pointers, to required values: `true`, `false`, a text, or a list of texts of which one
-	// must match. In a text, `*` stands for any text.
+	// Require maps claims, as JSON Pointers, to required values: `true`, `false`, a text with `*` for any text, or a list
+	// of texts of which one must match.
 	Require map[string]RequiredValue `yaml:"require"`
 	// Tenant is the tenant of all callers. Empty means `default` unless `tenants` is set.
 	Tenant string `yaml:"tenant"`
-	// Tenants selects the tenant by a claim. Set this or `tenant`.
+	// Tenants selects the tenant by a claim, instead of `tenant`.
 	Tenants *ClaimMap `yaml:"tenants"`
-	// Subject is a template of the caller's subject, with claims as JSON Pointers in braces. Empty means the issuer's
-	// name, `/` and the claim `sub`: `NAME/{/sub}`.
+	// Subject is a template of the caller's subject, with claims as JSON Pointers in braces. Empty means `NAME/{/sub}`
+	// with the issuer's name.
 	Subject string `yaml:"subject"`
-	// Realm says that two issuers identify the same people. Issuers of one tenant whose subjects do not begin with their
-	// own names must have the same realm.
+	// Realm is the same for issuers that identify the same people. Issuers of one tenant whose subjects do not begin with
+	// their own names must have the same realm.
 	Realm string `yaml:"realm"`
-	// Groups selects the claim that lists the caller's groups. If it is absent, callers have no groups.
+	// Groups selects the claim that lists the caller's groups.
 	Groups *IssuerGroups `yaml:"groups"`
-	// Agent selects the claim that identifies the agent. If it is absent, callers have no agent name.
+	// Agent selects the claim that identifies the agent.
 	Agent *IssuerAgent `yaml:"agent"`
-	// Owner is a template of the caller's owner, as in `subject`, or `subject` if the caller is a person's own agent.
-	// If it is absent, callers have no owner.
+	// Owner is a template of the caller's owner, or `subject` if the caller is a person's own agent.
 	Owner string `yaml:"owner"`
-	// Delegation is `act` if tokens with the claim `act` (RFC 8693) are accepted, in which an agent acts for a person.
-	// Empty means that such tokens are refused.
+	// Delegation is `act` to accept tokens with the claim `act` (RFC 8693), in which an agent acts for a person.
 	Delegation string `yaml:"delegation"`
 	// Algorithms lists the accepted signature algorithms. Empty means RS256, PS256, ES256 and EdDSA.
 	Algorithms []string `yaml:"algorithms"`
-	// Leeway is the accepted difference between the clocks of the issuer and of the mesh, at most `2m`. Empty means `30s`.
+	// Leeway is the accepted difference between the clocks, at most `2m`. Empty means `30s`.
 	Leeway *time.Duration `yaml:"leeway"`
-	// MaxLife is the maximum time between the claims `iat` and `exp`, at most `24h`. Empty means `2h`.
+	// MaxLife is the maximum time from `iat` to `exp`, at most `24h`. Empty means `2h`.
 	MaxLife time.Duration `yaml:"max_life"`
-	// People maps the roles `viewer`, `approver` and `operator` to lists of groups. A person may sign in with a role if
-	// the person belongs to one of its groups. Set this together with `sign_in`.
+	// People maps the roles `viewer`, `approver` and `operator` to the groups whose members may sign in with the role. Set
+	// this together with `sign_in`.
 	People map[string][]string `yaml:"people"`
-	// SignIn is the OAuth client of `sluice login`. If it is absent, people can't sign in.
+	// SignIn is the OAuth client of `sluice login`.
 	SignIn *SignIn `yaml:"sign_in"`
 }
 
 // SignIn is the OAuth client with which people sign in at an issuer.
 type SignIn struct {
-	// ClientID is the identifier of the client that is registered at the issuer. Its redirect URI is
-	// `http://127.0.0.1/callback` with any port (RFC 8252). Required.
+	// ClientID is the client's identifier at the issuer. Its redirect URI is `http://127.0.0.1/callback` with any port
+	// (RFC 8252). Required.
 	ClientID string `yaml:"client_id"`
-	// ClientSecret is the secret of the client. If it is absent, the client is public.
+	// ClientSecret is the client's secret. If it is absent, the client is public.
 	ClientSecret Secret `yaml:"client_secret"`
-	// Scopes are the requested scopes, with `openid`, at most 16. Empty means only `openid`.
+	// Scopes are the requested scopes, at most 16, with `openid`. Empty means only `openid`.
 	Scopes []string `yaml:"scopes"`
-	// Device lets people sign in on another device (RFC 8628). An attacker can trick people into confirming the code of
-	// the attacker.
+	// Device lets people sign in on another device (RFC 8628). An attacker can trick people into confirming the attacker's
+	// code.
 	Device bool `yaml:"device"`
 	// Session is how long a session lasts, at most `24h`. Empty means `12h`.
 	Session time.Duration `yaml:"session"`
@@ -86,7 +83,7 @@ type SignIn struct {
 type ClaimMap struct {
 	// Claim is the JSON Pointer of the claim, such as `/org`. Required.
 	Claim string `yaml:"claim"`
-	// Map contains the tenant for each accepted value of the claim. A token with another value is refused. Required.
+	// Map contains the tenant for each accepted value of the claim. Other values are refused. Required.
 	Map map[string]string `yaml:"map"`
 }
 
@@ -94,9 +91,9 @@ type ClaimMap struct {
 type IssuerGroups struct {
 	// Claim is the JSON Pointer of a list of groups, such as `/realm_access/roles`. Required.
 	Claim string `yaml:"claim"`
-	// Prefix selects groups that begin with it. The prefix is removed from their names, and other groups are ignored.
+	// Prefix selects groups that begin with it, and is removed from their names.
 	Prefix string `yaml:"prefix"`
-	// Optional says that a token without the claim has no groups. Otherwise such a token is refused.
+	// Optional accepts tokens without the claim. Their callers have no groups.
 	Optional bool `yaml:"optional"`
 }
 
@@ -106,8 +103,8 @@ type IssuerAgent struct {
 	Claim string `yaml:"claim"`
 	// Names maps values of the claim to names of agents.
 	Names map[string]string `yaml:"names"`
-	// Unknown is `refuse` or `claim`. A token whose value `names` does not contain is refused, or the value itself is the
-	// agent's name. Empty means `refuse`.
+	// Unknown is `refuse`, or `claim` if a value that `names` does not contain is itself the agent's name. Empty means
+	// `refuse`.
 	Unknown string `yaml:"unknown"`
 }
 

@@ -2,8 +2,8 @@ package config
 
 // Notify configures the channels that notify people about approvals. The zero value has no channels.
 type Notify struct {
-	// Desktop shows a notice on the desktop of the user who runs `sluice up` when calls wait for approval. Empty means
-	// `true` for the mesh that `sluice init` has set up, and `false` otherwise.
+	// Desktop shows a notice on the desktop of the user of `sluice up` when calls wait for approval. Empty means `true`
+	// for the mesh of `sluice init`, and `false` otherwise.
 	Desktop *bool `yaml:"desktop"`
 	// Webhooks are addresses that receive signed requests.
 	Webhooks []Webhook `yaml:"webhooks"`
@@ -19,10 +19,10 @@ type Webhook struct {
 	Name string `yaml:"name"`
 	// Tenant limits the channel to one tenant. Empty means all tenants.
 	Tenant string `yaml:"tenant"`
-	// After makes the channel an escalation: it is notified only about approvals that are still pending after this
-	// fraction of the time to decide. The fraction is below 1. With `0`, the channel is notified immediately.
+	// After is the fraction of the time to decide, below 1, after which the channel is notified of pending approvals. With
+	// `0`, it is notified immediately.
 	After float64 `yaml:"after"`
-	// URL is the address that receives the requests: https, or http on this machine. Required.
+	// URL is the address: https, or http on this machine. Required.
 	URL string `yaml:"url"`
 	// Secret is the key that signs the requests: `whsec_` and 24 to 64 bytes in base64. Required.
 	Secret Secret `yaml:"secret"`
@@ -50,9 +50,9 @@ type Mail struct {
 type MailList struct {
 	// Name identifies the channel, as for a webhook. Required.
 	Name string `yaml:"name"`
-	// Tenant limits the channel to one tenant, as for a webhook.
+	// Tenant limits the channel to one tenant. Empty means all tenants.
 	Tenant string `yaml:"tenant"`
-	// After makes the channel an escalation, as for a webhook.
+	// After delays notices, as for a webhook.
 	After float64 `yaml:"after"`
 	// To lists the addresses. Required.
 	To []string `yaml:"to"`

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// maxUnauthenticatedRead is the maximum number of bytes per read from an unauthenticated client. The server parses all
-// bytes of a read before it reads again, even if the connection has been closed.
+// maxUnauthenticatedRead limits how many bytes one read from an unauthenticated client returns. The limit is low,
+// because the server parses all bytes of a read even if the connection has been closed meanwhile.
 const maxUnauthenticatedRead = 4 << 10
 
 // Conn is a connection that a [Listener] accepted.
@@ -44,9 +44,9 @@ type Conn struct {
 	writeMu sync.Mutex
 }
 
-// Identify sets the caller of the connection. It reports whether the caller may use the connection, which is false if
-// the caller already has its maximum number of connections. Only the first caller of a connection is counted. For later
-// callers, Identify returns true. For an empty caller, it returns false.
+// Identify sets the caller of the connection, and reports whether the caller may use the connection. A caller that
+// already has its maximum number of connections may not use another one. Only the first caller of a connection is
+// counted, so Identify returns true for later callers. For an empty caller, it returns false.
 func (c *Conn) Identify(caller string) bool {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()

@@ -20,26 +20,26 @@ import (
 
 // Limits contains the limits of one listener. All fields except WriteTimeout, IsTrusted and MaxProxied are required.
 type Limits struct {
-	// MaxUnauthenticated is the maximum number of unauthenticated connections in total. MaxPerAddress is the maximum
-	// number for one address.
+	// MaxUnauthenticated limits how many unauthenticated connections exist in total. MaxPerAddress limits how many of them
+	// come from one address.
 	MaxUnauthenticated, MaxPerAddress int
-	// MaxPerCaller is the maximum number of connections of one identified caller.
+	// MaxPerCaller limits how many connections one identified caller has.
 	MaxPerCaller int
-	// IdentifyTimeout is the maximum time until a caller is identified on a connection.
+	// IdentifyTimeout limits how long a connection stays open before a caller is identified on it.
 	IdentifyTimeout time.Duration
-	// WriteTimeout is the maximum time that the client may take to read the data of one write. Until the client has
-	// read them, the server reads nothing from the client. If WriteTimeout is zero, there is no limit, and reads do not
-	// wait for writes.
+	// WriteTimeout limits how long the client may take to read the data of one write. Until the client has read this data,
+	// the server reads nothing from the client. If WriteTimeout is zero, there is no limit, and reads do not wait for
+	// writes.
 	WriteTimeout time.Duration
 	// IsTrusted reports whether an address is trusted to transmit requests of many clients, for example because it is a
 	// proxy's address. If IsTrusted is nil, no address is trusted.
 	IsTrusted func(netip.Addr) bool
-	// MaxProxied is the maximum number of connections from all trusted addresses together. No other limit applies to
-	// these connections.
+	// MaxProxied limits how many connections all trusted addresses together have. No other limit applies to these
+	// connections.
 	MaxProxied int
 }
 
-// A Listener accepts connections up to the given limits. It is safe for concurrent use.
+// A Listener accepts connections within its limits. It is safe for concurrent use.
 type Listener struct {
 	net.Listener
 	limits Limits
@@ -119,8 +119,8 @@ func (l *Listener) countProxied(c *Conn) bool {
 	return true
 }
 
-// countUnauthenticated counts an unauthenticated connection. The result least is the connection that must be closed to
-// make room, or nil. The result turned is the number of closed connections that the caller must log now, or 0.
+// countUnauthenticated counts an unauthenticated connection. It returns the connection that must be closed to make
+// room, or nil. It also returns the number of closed connections that the caller must log now, or 0.
 func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,9 +151,9 @@ func (l *Listener) countClosed(now time.Time) (say int) {
 	return say
 }
 
-// oldestOf returns, for an address, the connection that must be closed first: the oldest connection on which the client
-// has sent no data, or otherwise the oldest connection. Therefore a client that has begun its handshake keeps its
-// connection, regardless of the number of silent connections.
+// oldestOf returns the connection from an address that must be closed first. That is the oldest connection on which the
+// client has sent no data. If all clients have sent data, it is the oldest connection. Therefore a client that has
+// begun its handshake keeps its connection, regardless of the number of silent connections.
 func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {
 	for e := l.unauthenticated.Front(); e != nil; e = e.Next() {
 		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list contains only *Conn
@@ -201,8 +201,8 @@ func (l *Listener) uncount(c *Conn) {
 	}
 }
 
-// ClientOf returns the addresses that count as one client: the IPv4 address in addr, or an IPv6 network of 64 bits. All
-// addresses that are not TCP addresses count as one client.
+// ClientOf returns the prefix of the addresses that count as the same client as addr. The prefix is a single IPv4
+// address, or an IPv6 network of 64 bits. All addresses that are not TCP addresses count as one client.
 func ClientOf(addr net.Addr) netip.Prefix { return prefixOf(addressOf(addr)) }
 
 // addressOf returns the IP address in addr, or the zero value if addr is not a TCP address.
@@ -214,8 +214,8 @@ func addressOf(addr net.Addr) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// prefixOf returns the addresses that count as one client: a single IPv4 address, or an IPv6 network of 64 bits (RFC
-// 6177).
+// prefixOf returns the prefix of the addresses that count as the same client as addr. The prefix is a single IPv4
+// address, or an IPv6 network of 64 bits (RFC 6177).
 func prefixOf(addr netip.Addr) netip.Prefix {
 	bits := addr.BitLen()
 	if addr.Is6() {

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// hasUnreadData reports whether a connection of the operating system has unread data.
+// hasUnreadData reports whether the operating system has received data on a connection that this process has not read
+// yet.
 func hasUnreadData(conn net.Conn) (is bool) {
 	sys, ok := conn.(syscall.Conn)
 	if !ok {

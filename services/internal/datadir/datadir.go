@@ -1,5 +1,5 @@
 // Package datadir locks the directory in which a service stores its state, so that two processes can't write the same
-// files.
+// files. It also syncs and removes directories.
 package datadir
 
 import (

@@ -3,8 +3,8 @@ package detect
 // The number of a payment card has 12 to 19 digits (ISO/IEC 7812-1).
 const minCardDigits, maxCardDigits = 12, 19
 
-// A cardScheme is a range of prefixes of card numbers, with the length of these numbers. low and high have the same
-// number of digits.
+// A cardScheme is a range of prefixes of card numbers, from low to high, with the minimum and maximum length of these
+// numbers. low and high have the same number of digits.
 type cardScheme struct {
 	low, high            string
 	minDigits, maxDigits int
@@ -51,8 +51,8 @@ func findCards(text string) (found []span) {
 	return found
 }
 
-// wholeGroups returns the groups without the first or the last group if that group is part of a word or of a decimal
-// fraction.
+// wholeGroups omits the first or the last group if that group is part of a word. It also omits the first group if that
+// group is the fraction of a decimal number.
 func wholeGroups(text string, groups []span) []span {
 	first, last := groups[0].start, groups[len(groups)-1].end
 	if isInWord(text, first-1) || at(text, first-1) == '.' && isDigit(at(text, first-2)) {
@@ -102,8 +102,8 @@ func cardsIn(text string, groups []span) (found []span) {
 	return found
 }
 
-// mayFollow reports whether the digits in the parameter group may belong to a card number whose first group of digits
-// is the parameter first.
+// mayFollow reports whether the lengths of two groups of digits are usual for the first group and a later group of the
+// same card number.
 func mayFollow(first, group span) bool {
 	size := first.end - first.start
 	return size >= minFirstGroup && size <= maxGroup && group.end-group.start <= maxGroup

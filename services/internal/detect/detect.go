@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// These are the limits of a search. Text above these limits is not searched, so callers must treat it as if all of it
-// were sensitive.
+// These constants limit a search. A text that exceeds them is not searched, so callers must treat the whole text as
+// sensitive.
 const (
 	// MaxText is the maximum length of one text, in bytes.
 	MaxText = 16 << 20
-	// MaxWork is the maximum number of bytes that the regular expressions of one [Search] read. Each expression reads
-	// only the parts of a text around its keywords. For a message of n bytes, the limit is at most 256 KiB + 24 n, so
-	// that a small message can't take as long as a large one. Source code with many keywords needs about 5 n bytes.
+	// MaxWork limits how many bytes the regular expressions of one [Search] read. Each expression reads only the parts of
+	// a text around its keywords. The limit for a message of n bytes is 256 KiB + 24 n, but at most MaxWork, so that a
+	// small message can't take as long as a large one. Source code with many keywords needs about 5 n bytes.
 	MaxWork = 16 << 20
 
 	minWork, workPerByte = 256 << 10, 24
@@ -26,13 +26,13 @@ var ErrTooLarge = errors.New("the text is too large to be searched")
 
 // A Hit is a part of a text that a detector found.
 type Hit struct {
-	// Start and End are the byte offsets of the part: text[Start:End]. End is greater than Start.
+	// Start and End are the byte offsets of the part, which is text[Start:End]. End is greater than Start.
 	Start, End int
 	// Detector is the detector's name, one of [Names].
 	Detector string
 }
 
-// A finder is a detector.
+// A finder is a named detector.
 type finder struct {
 	name string
 	find func(s *Search, text string) ([]span, error)
@@ -96,7 +96,8 @@ type Search struct {
 	set Set
 	// work is the number of bytes that the regular expressions may still read.
 	work int
-	// windows is memory that the search of the next text reuses. All windows in it are empty.
+	// windows is memory for the windows of a [secretScan]. It is reused for the next text. Between two texts, all windows
+	// are empty.
 	windows []span
 }
 

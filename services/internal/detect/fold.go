@@ -10,7 +10,7 @@ import (
 
 // fold returns a text in a normalized form. Invisible characters are removed, and JSON escapes are resolved. Decimal
 // digits of all scripts and the full-width forms of ASCII are replaced with ASCII, and all kinds of dashes and spaces
-// are replaced with `-` and a space. offsets[i] is the offset in the original text of byte i of the result, and
+// are replaced with `-` and a space. offsets[i] is the offset that byte i of the result has in the original text, and
 // offsets[len(result)] is the length of the original text. offsets is nil if nothing is replaced or removed.
 func fold(text string) (folded string, offsets []int) {
 	first := 0

@@ -14,8 +14,8 @@ var countryCodes = [][2]int{
 	{970, 977}, {979, 979}, {992, 996}, {998, 998},
 }
 
-// findPhones finds phone numbers with `+` and a country code. Between two digits, there may be up to three separators:
-// spaces, `-`, `.` and parentheses.
+// findPhones finds phone numbers with `+` and a country code. Between two digits, there may be up to three separators,
+// which are spaces, `-`, `.` and parentheses.
 func findPhones(text string) (found []span) {
 	for i := 0; i < len(text); i++ {
 		if text[i] != '+' || isInWord(text, i-1) || at(text, i-1) == '+' {
@@ -44,7 +44,7 @@ func phoneEnd(text string, i int) int {
 			continue
 		}
 		skip := phoneSeparator(text, i)
-		if skip == 0 || len(digits) == 0 || len(digits) == 1 && digits[0] != '1' && digits[0] != '7' { // a part of a country code
+		if skip == 0 || len(digits) == 0 || len(digits) == 1 && digits[0] != '1' && digits[0] != '7' { // a country code of one digit is 1 or 7
 			break
 		}
 		i += skip
@@ -82,7 +82,7 @@ func isPhone(digits []byte) bool {
 	switch digits[0] {
 	case '0':
 		return false
-	case '1': // North American Numbering Plan: area code and exchange code begin with 2 to 9
+	case '1': // in the North American Numbering Plan, the area code and the exchange code begin with 2 to 9
 		return len(digits) == 11 && digits[1] > '1' && digits[4] > '1'
 	case '7':
 		return len(digits) == 11

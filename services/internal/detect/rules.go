@@ -48,10 +48,10 @@ type secretRule struct {
 	allows []func() *allowlist
 	// group is the capturing group that contains the secret. 0 means the first group that is not empty.
 	group int
-	// entropy is the lower bound of the secret's entropy in bits per character, exclusive. 0 means no bound.
+	// entropy is the number of bits per byte that the secret's entropy must exceed. 0 means that any entropy is enough.
 	entropy float64
-	// reach is the maximum number of bytes between the keyword and either end of a match. It is -1 if the match has no
-	// maximum length.
+	// reach is the maximum number of bytes between the keyword and either end of a match. It is -1 if a match can have any
+	// length.
 	reach int
 }
 
@@ -69,11 +69,11 @@ type ruleSet struct {
 // An allowlist excludes matches.
 type allowlist struct {
 	regexes []*regexp.Regexp
-	// target is "match", "line" or empty. It specifies what the regexes are matched against: the whole match, the line
-	// of the match, or the secret.
+	// target is "match", "line" or empty. The regexes must match the whole match, the line of the match, or the secret,
+	// respectively.
 	target string
 	words  *wordSet
-	// all is true if the regexes and the words must both match.
+	// all is true if both a regex and a word must match.
 	all bool
 }
 
@@ -129,7 +129,7 @@ func newSecretRule(form ruleForm) (secretRule, error) {
 	rule.regex = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(form.Regex) })
 	for _, list := range form.Allowlists {
 		if list.Condition == "AND" && len(list.Paths) > 0 {
-			continue // no path matches
+			continue // a message has no path
 		}
 		rule.allows = append(rule.allows, lazyAllowlist(list))
 	}
@@ -169,7 +169,7 @@ func (a *allowlist) excludes(text string, m, secret span) bool {
 	return byWord || byRegex
 }
 
-// maxLine is the maximum number of bytes before and after a match that are treated as part of its line.
+// maxLine limits how many bytes before and after a match count as part of the line.
 const maxLine = 1 << 10
 
 // lineOf returns the line that contains a match.

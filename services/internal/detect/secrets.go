@@ -29,10 +29,10 @@ func (s *Search) secrets(text string) ([]span, error) {
 	return scan.found, nil
 }
 
-// These are the sizes, in bytes, of the part of the text (window) that is searched with the rule generic-api-key. The
-// rule's keywords are common words, and its matches have no maximum length. A match has at most 50 bytes before the
-// keyword, and at most about 60 bytes between the keyword and the secret. If the secret does not end in the window, the
-// rest of the text is read.
+// genericBefore and genericAfter are the sizes, in bytes, of the part of the text before and after a keyword that the
+// rule generic-api-key searches first. The rule needs such a window, because its keywords are common words and its
+// matches have no maximum length. A match has at most 50 bytes before the keyword, and at most about 60 bytes between
+// the keyword and the secret. If the secret does not end in the window, the rest of the text is read.
 const (
 	genericRule   = "generic-api-key"
 	genericBefore = 64
@@ -57,7 +57,7 @@ type secretScan struct {
 func (s *secretScan) add(rule int, keyword span) error {
 	if s.windows == nil {
 		s.windows = make([]span, len(s.rules.rules))
-		s.search.windows = s.windows // they are empty again when the text has been searched
+		s.search.windows = s.windows // all windows are empty again when the text has been searched
 	}
 	r := &s.rules.rules[rule]
 	part := span{max(0, keyword.start-r.reach), min(len(s.text), keyword.end+r.reach)}

@@ -2,12 +2,12 @@ package detect
 
 // A wordSet finds many words in one pass over a text (Aho and Corasick, 1975). ASCII letters match regardless of case.
 type wordSet struct {
-	// classes maps each byte to its class. All bytes that occur in no word have the class 0.
+	// classes maps each byte to its class, which is less than size. All bytes that occur in no word have the class 0.
 	classes [256]uint8
 	size    int
 	// next[state*size+class] is the next state.
 	next []int32
-	// words[state] contains the indexes of the words that end in the state.
+	// words[state] contains the indexes of the words that are recognized in the state.
 	words [][]int32
 }
 

@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// timeout is the maximum duration of an operation that is normally quick, on a busy machine.
+	// timeout is how long an operation that is normally quick may take on a busy machine.
 	timeout = 2 * time.Minute
 	// interval is the time between two checks. slowInterval is the time between two expensive checks.
 	interval, slowInterval = 5 * time.Millisecond, 200 * time.Millisecond
 )
 
-// Holds waits until ok returns true. If that takes more than two minutes, Holds ends the test as failed. The parameter
-// what describes the condition.
+// Holds waits until ok returns true. If that takes more than two minutes, Holds fails the test with a message that
+// contains the given description of the condition.
 func Holds(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	wait(t, timeout, interval, what, ok)

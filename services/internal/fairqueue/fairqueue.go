@@ -15,14 +15,13 @@ import (
 )
 
 const (
-	// maxWaiting is the maximum number of pieces of work that one owner may have waiting.
+	// maxWaiting limits how many pieces of work of one owner can wait.
 	maxWaiting = 1024
-	// maxShortSlice is the maximum length of a time slice after which the owner need not rest. maxRest is the maximum
-	// length of a rest.
+	// An owner need not rest after a time slice that took at most maxShortSlice. A rest takes at most maxRest.
 	maxShortSlice, maxRest = time.Millisecond, time.Second
 )
 
-// ErrBusy means that the owner already has the maximum amount of waiting work. Use errors.Is to compare it.
+// ErrBusy means that the owner already has the maximum amount of waiting work. Use errors.Is to test for it.
 var ErrBusy = errors.New("too much of this caller's work waits: try again")
 
 // Queue is a fair queue for one kind of work by owners of type K. Create it with [New]. It is safe for concurrent use.
@@ -49,22 +48,22 @@ type owner struct {
 	waiting []chan struct{}
 }
 
-// New returns a fair queue. The parameter all is the maximum number of concurrent time slices. The parameter each is
-// the maximum number for one owner. Both must be at least 1.
-func New[K comparable](all, each int) (*Queue[K], error) {
-	if all < 1 || each < 1 {
-		return nil, errors.New("fairqueue: all and each must be at least 1")
+// New returns a fair queue. total is the maximum number of concurrent time slices, and perOwner is the maximum number
+// for one owner. Both must be at least 1.
+func New[K comparable](total, perOwner int) (*Queue[K], error) {
+	if total < 1 || perOwner < 1 {
+		return nil, errors.New("fairqueue: total and perOwner must be at least 1")
 	}
-	return &Queue[K]{total: all, perOwner: each, owners: make(map[K]*owner)}, nil
+	return &Queue[K]{total: total, perOwner: perOwner, owners: make(map[K]*owner)}, nil
 }
 
-// Processors returns the number of processors that the process can use: the machine's number of processors or
+// Processors returns the number of processors that the process can use. That is the machine's number of processors or
 // GOMAXPROCS, whichever is smaller.
 func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
 
 // NewForProcessor returns a fair queue for work that keeps a processor busy. All owners together may use half of the
 // processors. One owner may use half of these, but at least one processor. An owner may use a processor for only half
-// of the time: after a slice of more than a millisecond, the owner waits for as long as the slice took, at most 1 s.
+// of the time, so after a slice of more than a millisecond the owner waits for as long as the slice took, at most 1 s.
 func NewForProcessor[K comparable]() *Queue[K] {
 	all := max(1, Processors()/2)
 	return &Queue[K]{total: all, perOwner: max(1, all/2), rests: true, owners: make(map[K]*owner)}

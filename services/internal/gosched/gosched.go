@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// yieldAfter is the time after which a long computation lets other goroutines run.
+	// yieldAfter is how long a computation runs before it lets other goroutines run.
 	yieldAfter = 250 * time.Microsecond
 	// maxYieldAfter limits how long a computation runs before it yields. After a call to [Yield], a computation may run
 	// for as long as that call took, but at most maxYieldAfter. If it could run only for yieldAfter each time, many
@@ -24,7 +24,7 @@ const (
 // other goroutines would wait meanwhile. Therefore Work yields the processor between its steps. The zero value is ready
 // to use. A Work must be used by only one goroutine.
 type Work struct {
-	// Longest is the maximum time for which the work uses a processor before it yields. The default is 10 ms.
+	// Longest limits how long the work uses a processor before it yields. The default is 10 ms.
 	Longest time.Duration
 
 	steps int
@@ -56,9 +56,9 @@ func (s *Work) Part() {
 }
 
 // Yield lets all other runnable goroutines run, including goroutines for which network data has arrived.
-// [runtime.Gosched] is not enough: the runtime polls the network only if no goroutine is runnable, or after 10 ms, and
-// the goroutine that calls Gosched is always runnable. Therefore Yield also waits until the runtime has polled the
-// network, by reading from a pipe that becomes readable immediately.
+// [runtime.Gosched] is not enough, because the runtime polls the network only if no goroutine is runnable, or after 10
+// ms, and the goroutine that calls Gosched is always runnable. Therefore Yield also waits until the runtime has polled
+// the network, by reading from a pipe that becomes readable immediately.
 func Yield() {
 	if poller == nil || !poller.wait() {
 		runtime.Gosched()
@@ -70,9 +70,9 @@ type netPoller struct {
 	in, out *os.File
 
 	mu sync.Mutex
-	// waiting contains the mutexes that are unlocked when the byte in the pipe has been read. They are mutexes because
-	// a channel from outside a synctest bubble can't wake a goroutine inside the bubble. The field broken is true if no
-	// more bytes will be read.
+	// waiting contains the mutexes that are unlocked when the byte in the pipe has been read. They are mutexes because a
+	// channel from outside a synctest bubble can't wake a goroutine inside the bubble. broken is true if no more bytes
+	// will be read.
 	waiting []*sync.Mutex
 	broken  bool
 }

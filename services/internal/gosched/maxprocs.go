@@ -11,34 +11,35 @@ const raisedFor = time.Second
 
 // maxProcs is the state of [RaiseMaxProcs]. The zero value never raises GOMAXPROCS.
 var maxProcs struct {
-	// usual is the normal value of GOMAXPROCS. The field most is its value during long computations. If most is 0,
-	// GOMAXPROCS is never raised.
-	usual, most atomic.Int32
-	// wide is true while GOMAXPROCS is raised. worked is the time of the last long computation, in nanoseconds since
+	// normal is the value of GOMAXPROCS outside long computations, and raised is the value during long computations. If
+	// raised is 0, GOMAXPROCS is never raised.
+	normal, raised atomic.Int32
+	// isRaised is true while GOMAXPROCS is raised. worked is the time of the last long computation, in nanoseconds since
 	// 1970.
-	wide   atomic.Bool
-	worked atomic.Int64
+	isRaised atomic.Bool
+	worked   atomic.Int64
 }
 
-// RaiseMaxProcs makes long computations raise GOMAXPROCS to most until one second after they have ended. Therefore two
-// long computations can't occupy all threads. The operating system then shares the processors between the threads,
-// because it knows which threads have waited. GOMAXPROCS is not raised permanently, because a higher value makes each
-// call about 10 % more expensive. RaiseMaxProcs must be called at most once, when the process starts.
-func RaiseMaxProcs(most int) {
-	maxProcs.usual.Store(int32(runtime.GOMAXPROCS(0)))
-	maxProcs.most.Store(int32(most))
+// RaiseMaxProcs makes long computations raise GOMAXPROCS to the given value until one second after they have ended.
+// With a higher GOMAXPROCS, two long computations can't occupy all threads, and the operating system shares the
+// processors between the threads, because it knows which threads have waited. GOMAXPROCS is not raised permanently,
+// because a higher value makes each call about 10 % more expensive. RaiseMaxProcs must be called at most once, when the
+// process starts.
+func RaiseMaxProcs(value int) {
+	maxProcs.normal.Store(int32(runtime.GOMAXPROCS(0)))
+	maxProcs.raised.Store(int32(value))
 }
 
 // NoteLongWork records that a long computation is running.
 func NoteLongWork() {
-	if maxProcs.most.Load() == 0 {
+	if maxProcs.raised.Load() == 0 {
 		return
 	}
 	maxProcs.worked.Store(time.Now().UnixNano())
-	if maxProcs.wide.CompareAndSwap(false, true) {
+	if maxProcs.isRaised.CompareAndSwap(false, true) {
 		// GOMAXPROCS is set in another goroutine, because the call waits until the garbage collector is done.
 		go func() {
-			runtime.GOMAXPROCS(int(maxProcs.most.Load()))
+			runtime.GOMAXPROCS(int(maxProcs.raised.Load()))
 			restoreLater(raisedFor)
 		}()
 	}
@@ -51,7 +52,7 @@ func restoreLater(after time.Duration) {
 			restoreLater(left)
 			return
 		}
-		runtime.GOMAXPROCS(int(maxProcs.usual.Load()))
-		maxProcs.wide.Store(false)
+		runtime.GOMAXPROCS(int(maxProcs.normal.Load()))
+		maxProcs.isRaised.Store(false)
 	})
 }

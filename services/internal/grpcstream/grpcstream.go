@@ -13,15 +13,16 @@ import (
 // retryDelay is the time between the failure of a stream and the attempt to reopen it.
 const retryDelay = 200 * time.Millisecond
 
-// ErrSilent means that a stream sent no message for too long. Use errors.Is to compare it.
+// ErrSilent means that a stream sent no message for too long. Use errors.Is to test for it.
 var ErrSilent = errors.New("the stream sent no message in time")
 
 // Stream is a stream on which the server regularly sends a message, even if there is nothing new to report.
 type Stream[T any] struct {
-	// Open opens the stream. Handle handles each message. If either function returns an error, the stream fails.
+	// Open opens the stream. Handle processes each message. If either function returns an error, the stream fails.
 	Open   func(context.Context) (grpc.ServerStreamingClient[T], error)
 	Handle func(*T) error
-	// MaxSilence is the maximum time between two messages. If it is exceeded, the stream is treated as failed.
+	// MaxSilence limits the time between two messages. If no message arrives in this time, the stream is treated as
+	// failed.
 	MaxSilence time.Duration
 	// OnError is called with the reason each time the stream fails. It may be nil.
 	OnError func(error)

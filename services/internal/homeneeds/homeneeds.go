@@ -38,14 +38,14 @@ var needs = []need{
 	{words(`ssh`), []string{".ssh"}},
 }
 
-// runners lists programs that run a package or script. The first argument of such a program that is not an option is
-// the name of the package or script.
+// runners lists programs that run a package or script. Their first argument that is not an option is the name of the
+// package or script.
 var runners = map[string]bool{
 	"npx": true, "npm": true, "pnpm": true, "pnpx": true, "yarn": true, "bunx": true, "bun": true, "uvx": true, "uv": true, "pipx": true,
 	"node": true, "python": true, "python3": true, "deno": true,
 }
 
-// Detect returns the paths that the program of a command probably reads, relative to HOME, in the form of sandbox.home.
+// Detect returns the paths that the program of a command probably reads, relative to HOME, as sandbox.home lists them.
 // It recognizes programs and packages only by their names, so it can miss a path, and it can return a path that the
 // program does not read. It returns nil for an unknown program.
 func Detect(command []string) []string {

@@ -1,6 +1,6 @@
 // Package hosttools contains the definitions of the tools that are built into MCP clients, such as a shell. The gateway
-// evaluates calls to these tools if Sluice's hook is installed in the client. In policies and records, each client is a
-// server.
+// evaluates calls to these tools if Sluice's hook is installed in the client. In policies and records, each client
+// appears as a server.
 package hosttools
 
 import (
@@ -17,7 +17,7 @@ import (
 //go:embed tools/*.json
 var files embed.FS
 
-// Prefix is the prefix of the server names of clients. Configured servers must not have such names.
+// Prefix begins the server name of every client. The names of configured servers must not begin with it.
 const Prefix = "host-"
 
 // Other is the tool that stands for all tools of a client that are not defined here. Its arguments are the name and the
@@ -37,10 +37,10 @@ func Clients() []string { return slices.Sorted(maps.Keys(names)) }
 // Name returns the name of a client in the form that is shown to people, or "" if the client has no hooks.
 func Name(client string) string { return names[client] }
 
-// ServerName returns the name of the server that has the tools of a client.
+// ServerName returns the name of the server that stands for a client.
 func ServerName(client string) string { return Prefix + client }
 
-// A Tool is a tool of a client.
+// A Tool is a tool that is built into a client.
 type Tool struct {
 	Name string `json:"name"`
 	// Definition is the whole definition of the tool, as in an MCP tools/list result.
@@ -62,18 +62,18 @@ var resourceTools = []string{
 	"list_mcp_resources", "list_mcp_resource_templates", "read_mcp_resource",
 }
 
-// ProtectedFile is the name of an argument that the hook adds to some calls: calls that would change a protected file,
-// and calls that would read one of Sluice's own files with tokens or secrets. The argument's value is the path of the
-// file. If the arguments of a call do not name the file, the hook also adds this argument, and its value says so. A
-// protected file configures Sluice, the hook or a client.
+// ProtectedFile is the name of an argument that the hook adds to a call that would change a protected file, or that
+// would read one of Sluice's own files with tokens or secrets. A protected file configures Sluice, the hook or a
+// client. The argument's value is the path of the file. If the arguments of a call do not show which file the call
+// affects, the hook also adds this argument, with a value that says so.
 const ProtectedFile = "protected_file"
 
-// WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool also contains
-// the argument [ProtectedFile].
+// WritesFiles reports whether a tool changes files that its arguments name. The definition of such a tool contains the
+// argument [ProtectedFile] in addition to the tool's own arguments.
 func WritesFiles(tool string) bool { return slices.Contains(fileTools, tool) }
 
-// ReadsFiles reports whether a tool reads or searches files that its arguments name. The definition of such a tool also
-// contains the argument [ProtectedFile].
+// ReadsFiles reports whether a tool reads or searches files that its arguments name. The definition of such a tool
+// contains the argument [ProtectedFile] in addition to the tool's own arguments.
 func ReadsFiles(tool string) bool {
 	return slices.Contains(readTools, tool) || SearchesFiles(tool)
 }
@@ -96,7 +96,7 @@ var known = sync.OnceValue(func() map[string]map[string]bool {
 	out := make(map[string]map[string]bool)
 	for _, client := range Clients() {
 		tools, err := Tools(client)
-		if err != nil { // a test reads the files, so that this does not happen
+		if err != nil { // this can't happen, because a test reads all files
 			continue
 		}
 		out[client] = make(map[string]bool)

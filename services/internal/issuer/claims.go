@@ -12,11 +12,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// object is a JSON object: the header or the claims of a token.
+// object is a JSON object, such as the header or the claims of a token.
 type object map[string]any
 
 // decodePart decodes a part of a token, which is an object in base64url without padding (RFC 7515, section 2). It
-// refuses objects that two parsers could read differently: duplicate members, invalid UTF-8, text after the object.
+// refuses objects that two parsers could read differently because of duplicate members, invalid UTF-8, or text after
+// the object.
 func decodePart(part string) (object, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(part)
 	if err != nil {
@@ -36,8 +37,8 @@ func splitToken(token string) (header, claims, signature string, ok bool) {
 	return header, claims, signature, ok && header != "" && claims != "" && signature != "" && !strings.Contains(signature, ".")
 }
 
-// find returns the value of a claim. It reports false if the token does not have the claim. A claim that is null counts
-// as absent.
+// find returns the value of the claim at a path. It reports false if the token does not have the claim. A claim that is
+// null counts as absent.
 func (o object) find(path valuepath.Path) (any, bool) {
 	var value any = map[string]any(o)
 	for _, name := range path {
@@ -52,7 +53,7 @@ func (o object) find(path valuepath.Path) (any, bool) {
 	return value, true
 }
 
-// text returns a member that must be a text. It returns "" if the member is absent.
+// text returns the value of a member that must be a string. It returns "" if the member is absent.
 func (o object) text(name string) (string, *Refusal) {
 	value := o[name]
 	if value == nil {
@@ -65,8 +66,8 @@ func (o object) text(name string) (string, *Refusal) {
 	return text, nil
 }
 
-// texts returns a member that is a text or a list of texts (RFC 7519, section 4.1.3). It returns nil if the member is
-// absent.
+// texts returns the value of a member that is a string or a list of strings (RFC 7519, section 4.1.3). It returns nil
+// if the member is absent.
 func (o object) texts(name string) ([]string, *Refusal) {
 	switch value := o[name].(type) {
 	case nil:
@@ -99,7 +100,8 @@ func textsOf(list []any) ([]string, bool) {
 // maxDate is the latest time that a claim can contain, as seconds since 1970. It is in the year 9999.
 const maxDate = 253402300799
 
-// date returns a member that is a NumericDate (RFC 7519, section 2). It returns the zero time if the member is absent.
+// date returns the value of a member that is a NumericDate (RFC 7519, section 2). It returns the zero time if the
+// member is absent.
 func (o object) date(name string) (time.Time, *Refusal) {
 	value := o[name]
 	if value == nil {

@@ -16,10 +16,10 @@ import (
 const ActorClaim = "/act/sub"
 
 const (
-	// maxPriorActors is the maximum number of prior actors: the maximum length of a delegation chain.
+	// maxPriorActors is the maximum number of prior actors, and therefore the maximum length of a delegation chain.
 	maxPriorActors = 4
-	// maxPrincipal is the maximum size of a principal with prior actors, in bytes. Its assertion must fit into the
-	// headers of a call between services.
+	// maxPrincipal is the maximum size of a principal with prior actors, in bytes. The principal's assertion must fit into
+	// the headers of a call between services.
 	maxPrincipal = 40 << 10
 )
 
@@ -33,8 +33,9 @@ type actor struct {
 	subject string
 }
 
-// parseDelegation parses the part of an issuer that says whether actors are accepted. The subject template also maps
-// actors. It may contain only `/sub`, because a claim `act` often has no other claim that identifies the actor.
+// parseDelegation parses the part of an issuer's configuration that says whether actors are accepted. If they are
+// accepted, the subject template also maps actors. The template may then contain only `/sub`, because a claim `act`
+// often has no other claim that identifies the actor.
 func (i *issuer) parseDelegation(from *identityv1.Issuer) error {
 	i.delegation = from.GetDelegation()
 	switch {
@@ -54,7 +55,7 @@ func (i *issuer) parseDelegation(from *identityv1.Issuer) error {
 
 // setActors maps the claim `act` of a token in which an agent acts for a person. p is the principal of the person. The
 // current actor becomes the agent, the person becomes its owner, and the prior actors become its delegation chain. The
-// chain can only restrict the caller: policy must allow the call for each principal in it.
+// chain can only restrict the caller, because policy must allow the call for each principal in the chain.
 func (i *issuer) setActors(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	if claims["act"] == nil {
 		return nil
@@ -118,8 +119,8 @@ func (i *issuer) actorsOf(claims object) ([]actor, *Refusal) {
 	return out, nil
 }
 
-// actorOf returns the actor that a claim `act` identifies. Other claims within it do not identify an actor of the
-// issuer, and have no effect (RFC 8693, section 4.1).
+// actorOf returns the actor that a claim `act` identifies. The other claims within `act` do not identify an actor of
+// the issuer, so they have no effect (RFC 8693, section 4.1).
 func (i *issuer) actorOf(act object, pointer string) (out actor, refusal *Refusal) {
 	if iss := act["iss"]; iss != nil && iss != i.url {
 		return actor{}, refuse(WrongClaim, "the token's claim %s/iss is not the issuer of the token", pointer)

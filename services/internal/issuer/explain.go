@@ -35,7 +35,7 @@ func (t *trace) addf(name, format string, args ...any) {
 	}
 }
 
-// RefusalOf returns the refusal in an error, or nil.
+// RefusalOf returns the [*Refusal] that err wraps, or nil if there is none.
 func RefusalOf(err error) *Refusal {
 	refusal, _ := errors.AsType[*Refusal](err)
 	return refusal

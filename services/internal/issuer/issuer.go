@@ -23,7 +23,7 @@ import (
 const (
 	// MaxToken is the maximum length of a token, in bytes.
 	MaxToken = 16 << 10
-	// maxLeeway is the maximum difference between the clocks of an issuer and of the mesh.
+	// maxLeeway is the largest tolerated difference between the clocks of an issuer and of the mesh.
 	maxLeeway = 2 * time.Minute
 )
 
@@ -38,7 +38,7 @@ type Set struct {
 	byIssuer map[string]*issuer
 }
 
-// issuer is an issuer whose templates and keys have been parsed.
+// issuer is a configured issuer with parsed templates and keys.
 type issuer struct {
 	name, url string
 	resource  string
@@ -59,8 +59,8 @@ type issuer struct {
 	keys       []key
 }
 
-// NewSet returns the set of the given issuers. It returns an error if an issuer contradicts its contract, or if two
-// issuers have the same name or the same value of `iss`.
+// NewSet returns the set of the given issuers. It returns an error if the configuration of an issuer is not valid, or
+// if two issuers have the same name or the same value of `iss`.
 func NewSet(from []*identityv1.Issuer) (*Set, error) {
 	s := &Set{byIssuer: make(map[string]*issuer, len(from))}
 	names := make(map[string]bool, len(from))

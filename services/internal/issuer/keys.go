@@ -38,13 +38,14 @@ const (
 type key struct {
 	id     string
 	public crypto.PublicKey
-	// algorithm is empty if the key may be used with each algorithm of its type.
+	// algorithm is the only algorithm with which the key may be used. If it is empty, every algorithm for the type of the
+	// key may be used.
 	algorithm string
 }
 
 // ParseKeySet returns the keys of a JWK Set (RFC 7517, section 5) that can verify signatures. It omits keys for other
-// uses, of other types, with private or symmetric parts, and RSA keys with fewer than 2,048 or more than 4,096 bits. It
-// returns an error if the set is not valid JSON, exceeds a limit, or contains no key that can be used.
+// uses, keys of other types, keys with private or symmetric parts, and RSA keys with fewer than 2,048 or more than
+// 4,096 bits. It returns an error if the set is not valid JSON, exceeds a limit, or contains no key that can be used.
 func ParseKeySet(raw []byte) ([]*identityv1.IssuerKey, error) {
 	if len(raw) > MaxKeySet {
 		return nil, fmt.Errorf("the key set has more than %d bytes", MaxKeySet)
@@ -73,7 +74,7 @@ func ParseKeySet(raw []byte) ([]*identityv1.IssuerKey, error) {
 	if len(out) == 0 {
 		return nil, errors.New("the key set contains no key that can verify a signature")
 	}
-	slices.SortFunc(out, compareKeys) // an issuer may list the same keys in another order each time
+	slices.SortFunc(out, compareKeys) // an issuer may list its keys in a different order each time
 	return out, nil
 }
 
@@ -135,7 +136,7 @@ func curveAlgorithm(curve elliptic.Curve) string {
 	}
 }
 
-// fits reports whether the key verifies signatures of an algorithm. An RSA key never verifies an HMAC, for example.
+// fits reports whether the key can verify signatures of an algorithm. For example, an RSA key never verifies an HMAC.
 func (k key) fits(algorithm string) bool {
 	if k.algorithm != "" && k.algorithm != algorithm {
 		return false

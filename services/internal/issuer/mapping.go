@@ -28,7 +28,7 @@ const (
 	maxACR       = 256
 )
 
-// claimPath is a JSON Pointer together with its tokens. The zero value selects no claim.
+// claimPath is a JSON Pointer together with its parsed path. The zero value selects no claim.
 type claimPath struct {
 	pointer string
 	path    valuepath.Path
@@ -48,7 +48,8 @@ type requirement struct {
 	equals   *bool
 }
 
-// tenantMapping selects the tenant of a caller: the field fixed, unless claim is set.
+// tenantMapping selects the tenant of a caller. If claim is set, values maps the value of the claim to the tenant.
+// Otherwise the tenant is fixed.
 type tenantMapping struct {
 	fixed  string
 	claim  claimPath
@@ -67,7 +68,7 @@ type agentMapping struct {
 	namedByClaim bool
 }
 
-// parseMapping parses the parts of an issuer that map claims to a principal.
+// parseMapping parses the parts of an issuer's configuration that map claims to a principal.
 func (i *issuer) parseMapping(from *identityv1.Issuer) error {
 	var err error
 	parse := func(into *claimPath, pointer string) {
@@ -102,7 +103,7 @@ func (i *issuer) parseMapping(from *identityv1.Issuer) error {
 	return errors.Join(err, i.parseDelegation(from))
 }
 
-// check returns a refusal unless the claim satisfies the requirement.
+// check returns a refusal unless the claims satisfy the requirement.
 func (r requirement) check(claims object) *Refusal {
 	value, ok := claims.find(r.path)
 	if !ok {
@@ -151,8 +152,7 @@ func matchPattern(pattern, text string) bool {
 	return strings.HasSuffix(text, parts[last])
 }
 
-// principal returns the principal of the claims. The audience has been checked already: servers is the list of servers
-// to which it gives access.
+// principal maps the claims to a principal. The claim `aud` was checked before, and gives access to the given servers.
 func (i *issuer) principal(claims object, servers []string, t *trace) (*identityv1.Principal, *Refusal) {
 	for _, r := range i.require {
 		if refusal := r.check(claims); refusal != nil {
@@ -187,7 +187,7 @@ func (i *issuer) setTenant(claims object, p *identityv1.Principal, t *trace) *Re
 }
 
 // setSubject sets the subject and the owner. A subject with the claim /email needs an email address that the issuer has
-// verified, because other people could enter the address of another person.
+// verified, because people could otherwise enter the address of another person.
 func (i *issuer) setSubject(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	var refusal *Refusal
 	if p.Subject, refusal = i.subject.execute(claims); refusal != nil {
@@ -220,7 +220,7 @@ func (i *issuer) setSubject(claims object, p *identityv1.Principal, t *trace) *R
 var overageClaims = []string{"hasgroups", "_claim_names"}
 
 // setGroups sets the groups. It refuses a token whose list of groups is incomplete or can't be read, because a rule may
-// deny the calls of a missing group.
+// deny calls to the members of a missing group.
 func (i *issuer) setGroups(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	at := i.groups.claim
 	if at.pointer == "" {
@@ -306,8 +306,8 @@ func (m *agentMapping) nameOf(pointer, value string) (string, *Refusal) {
 	return name, nil
 }
 
-// setClient sets the OAuth client: the claim client_id (RFC 9068, section 2.2), or azp (OpenID Connect Core, section 2)
-// if there is none.
+// setClient sets the OAuth client to the claim client_id (RFC 9068, section 2.2). If there is none, it uses the claim
+// azp (OpenID Connect Core, section 2).
 func setClient(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	for _, name := range []string{"client_id", "azp"} {
 		client, refusal := claims.text(name)
@@ -325,7 +325,8 @@ func setClient(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	return nil
 }
 
-// setScopes sets the scopes: the claim scope (RFC 9068, section 2.2.3) or scp, which is a list at some issuers.
+// setScopes sets the scopes to those in the claims scope (RFC 9068, section 2.2.3) and scp. Some issuers send scp as a
+// list.
 func setScopes(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	scopes := make(map[string]bool)
 	for _, name := range []string{"scope", "scp"} {
@@ -351,9 +352,9 @@ func setScopes(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	return nil
 }
 
-// setAuthentication sets when and how the person has authenticated at the issuer: the claims auth_time and acr (OpenID
-// Connect Core, section 2; RFC 9470, section 6). A claim of another form counts as absent, because a token without
-// these claims is valid, and satisfies no requirement.
+// setAuthentication sets when and how the person authenticated at the issuer, according to the claims auth_time and acr
+// (OpenID Connect Core, section 2; RFC 9470, section 6). A claim with an unexpected value counts as absent. The token
+// is still valid, but does not satisfy a requirement for these claims.
 func setAuthentication(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	if at, refusal := claims.date("auth_time"); refusal == nil && at.Unix() > 0 {
 		p.AuthTime = timestamppb.New(at)

@@ -5,7 +5,7 @@ import "fmt"
 // Reason is the reason why a token is refused. Metrics count refusals by reason.
 type Reason string
 
-// These are the reasons.
+// These are the values of [Reason].
 const (
 	// Malformed means that the token is not a JWT that every parser reads alike, or that the mesh does not accept its
 	// header.
@@ -48,10 +48,10 @@ type Refusal struct { //nolint:errname // like the refusals of the gateway
 
 func (r *Refusal) Error() string { return r.text }
 
-// NewBlocked returns the refusal of a token whose caller is blocked. issuer is the name of the token's issuer, and why
-// is the text of the refusal.
-func NewBlocked(issuer string, why error) *Refusal {
-	return &Refusal{Reason: Blocked, Issuer: issuer, text: why.Error()}
+// NewBlocked returns the refusal of a token whose caller is blocked. issuer is the name of the token's issuer. The
+// refusal has the same text as err.
+func NewBlocked(issuer string, err error) *Refusal {
+	return &Refusal{Reason: Blocked, Issuer: issuer, text: err.Error()}
 }
 
 func refuse(reason Reason, format string, args ...any) *Refusal {

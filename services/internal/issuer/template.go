@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// template is text with claims, such as `k8s/{/kubernetes.io/namespace}/{/sub}`. Different claims never make the same
-// text: a `/` follows each placeholder except the last, and only the claim of the last placeholder may contain `/`.
+// template is text with placeholders for claims, such as `k8s/{/kubernetes.io/namespace}/{/sub}`. Different claims
+// never result in the same text, because a `/` follows each placeholder except the last, and only the claim of the last
+// placeholder may contain `/`.
 type template struct {
 	// prefix is the text before the first placeholder.
 	prefix       string
@@ -32,13 +33,15 @@ func ParseSubject(text string) error {
 	return err
 }
 
-// HasPrefix reports whether each text that a template makes begins with the given prefix. The template must be valid.
+// HasPrefix reports whether every result of a template begins with the given prefix. It returns false if the template
+// is not valid.
 func HasPrefix(text, prefix string) bool {
 	t, err := parseTemplate(text)
 	return err == nil && strings.HasPrefix(t.prefix, prefix)
 }
 
-// UsesOnly reports whether a template contains no claim except the given one. The template must be valid.
+// UsesOnly reports whether a template contains no claim except the given one. It returns false if the template is not
+// valid.
 func UsesOnly(text, pointer string) bool {
 	t, err := parseTemplate(text)
 	return err == nil && !slices.ContainsFunc(t.placeholders, func(p placeholder) bool { return p.pointer != pointer })
@@ -81,7 +84,7 @@ func parsePointer(text string) (valuepath.Path, error) {
 	return path, nil
 }
 
-// execute returns the text of the template with the values of the claims.
+// execute returns the text of the template, in which the values of the claims replace the placeholders.
 func (t template) execute(claims object) (string, *Refusal) {
 	var out strings.Builder
 	out.WriteString(t.prefix)
@@ -109,7 +112,7 @@ func (t template) uses(pointer string) bool {
 	return false
 }
 
-// textAt returns a claim that must be a text of at least one character, without control characters.
+// textAt returns the value of a claim that must be a string of at least one character, without control characters.
 func (o object) textAt(pointer string, path valuepath.Path) (string, *Refusal) {
 	value, ok := o.find(path)
 	if !ok {

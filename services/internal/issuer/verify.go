@@ -15,7 +15,7 @@ import (
 type Identity struct {
 	// Principal is shared and must not be modified.
 	Principal *identityv1.Principal
-	// Expires is the time at which the token expires, with the leeway of the issuer.
+	// Expires is the time at which the token expires, plus the leeway of the issuer.
 	Expires time.Time
 }
 
@@ -134,7 +134,7 @@ var foreignHeaders = []string{"crit", "jku", "x5u", "jwk"}
 // (RFC 8725, section 3.11).
 var tokenTypes = []string{"", "jwt", "application/jwt", "at+jwt", "application/at+jwt"}
 
-// checkHeader returns the members `alg` and `kid` of the header.
+// checkHeader returns the members `alg` and `kid` of the header. It refuses a header that the mesh does not accept.
 func (i *issuer) checkHeader(header object) (algorithm, keyID string, _ *Refusal) {
 	for _, name := range foreignHeaders {
 		if _, ok := header[name]; ok {
@@ -194,8 +194,8 @@ func IsServerName(name string) bool {
 }
 
 // checkTimes returns the time at which the token expires (claim `exp`). It also refuses claims that bind the token to
-// something that the mesh does not check: a key of the sender (`cnf`, RFC 7800), an event (`events`, RFC 8417), or, if
-// the issuer's configuration does not accept delegation, an actor (`act`, RFC 8693).
+// something that the mesh does not check, which is a key of the sender (`cnf`, RFC 7800), an event (`events`, RFC
+// 8417), or, if the issuer's configuration does not accept delegation, an actor (`act`, RFC 8693).
 func (i *issuer) checkTimes(claims object, now time.Time) (time.Time, *Refusal) {
 	for _, name := range []string{"cnf", "events"} {
 		if claims[name] != nil {

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// maxPeers is the maximum number of peers that are counted separately for one refusal code in a minute. It limits
-	// the number of records that unauthenticated callers can cause, so that these records can't displace the other
-	// refusals in the journal.
+	// maxPeers limits how many peers are counted separately for one refusal code in a minute. It limits the number of
+	// records that unauthenticated callers can cause, so that these records can't displace the other refusals in the
+	// journal.
 	maxPeers = 256
 	// otherPeers is the name under which the requests of all further peers are counted together.
 	otherPeers = "*"
@@ -55,7 +55,7 @@ func (j *Journal) Admission(code, peer string) {
 	a.counts.add(code, peer, 1)
 }
 
-// reset returns the counts and the time since which they have been counted, and clears the counts.
+// reset clears the counts. It returns the previous counts, and the time at which counting began.
 func (a *admissions) reset() (counts, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -28,11 +28,11 @@ func (j *Journal) Capacity() Capacity {
 	return room
 }
 
-// remainingTime returns how long room bytes of capacity last if records fill them at a constant rate. The rate is the
-// number of bytes in the parameter used, divided by the duration within.
-func remainingTime(room, used int64, within time.Duration) time.Duration {
-	if room <= 0 || used <= 0 || within <= 0 {
+// remainingTime returns how long capacity bytes last if records fill them at a constant rate. The rate is the number of
+// written bytes, divided by the elapsed time.
+func remainingTime(capacity, written int64, elapsed time.Duration) time.Duration {
+	if capacity <= 0 || written <= 0 || elapsed <= 0 {
 		return 0
 	}
-	return time.Duration(min(float64(within)*(float64(room)/float64(used)), math.MaxInt64/2))
+	return time.Duration(min(float64(elapsed)*(float64(capacity)/float64(written)), math.MaxInt64/2))
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxBuffer is the maximum size in bytes of a write buffer that a chain reuses for the next group of records.
+// maxBuffer is the maximum size, in bytes, of a write buffer that a chain reuses for the next group of records.
 const maxBuffer = 1 << 20
 
-// chain is one of the journal's two hash chains of records: the chain of calls or the chain of refusals.
+// chain is one of the journal's two hash chains of records, which are the chain of calls and the chain of refusals.
 type chain struct {
 	name      string
 	cfg       *Config
@@ -76,8 +76,8 @@ type item struct {
 	mustSync bool
 }
 
-// commit writes a group of records and sets the error of each entry. If the group can't be written, outcomes are kept
-// in memory for later, and refusals are only counted.
+// commit writes a group of records and sets the error of each entry. If the group can't be written, outcomes stay in
+// memory until they can be written, and refusals are only counted.
 func (c *chain) commit(ctx context.Context, group []*entry) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()
@@ -119,7 +119,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 	return err
 }
 
-// failure returns the reason that the chain does not accept records, or nil if it accepts records.
+// failure returns the reason why the chain does not accept records, or nil if it accepts records.
 func (c *chain) failure() error {
 	if err := c.downErr.Load(); err != nil {
 		return *err
@@ -162,13 +162,13 @@ func (c *chain) write(items []item) error {
 	return nil
 }
 
-// compose writes the lines of records to the buffer and returns the position of the last record. If the parameter
-// begins is true, the first record also contains the members that only the first record of a segment has.
-func (c *chain) compose(now time.Time, items []item, begins bool) link {
+// compose writes the lines of records to the buffer and returns the position of the last record. If newSegment is true,
+// the first line also contains the members that only the first record of a segment has.
+func (c *chain) compose(now time.Time, items []item, newSegment bool) link {
 	next := c.pos
 	c.buf, c.sizes = c.buf[:0], c.sizes[:0]
 	var more []byte
-	if begins {
+	if newSegment {
 		more = c.beginning()
 	}
 	for _, one := range items {
@@ -180,8 +180,8 @@ func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	return next
 }
 
-// beginning returns the members that only the first record of a segment has: the key that signs heads, and the sequence
-// number of the oldest stored record.
+// beginning returns the members that only the first record of a segment has. These are the key that signs heads, and
+// the sequence number of the oldest stored record.
 func (c *chain) beginning() []byte {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()
@@ -201,8 +201,8 @@ func (c *chain) pruneBegun(ctx context.Context) {
 	}
 }
 
-// writeBuffer writes the buffer, which contains the given records and ends at the position in the parameter next. It
-// syncs the file if Sync is [SyncAlways], or if one of the records must survive a power failure.
+// writeBuffer writes the buffer, which contains the given records. next is the position of the last record. It syncs
+// the file if Sync is [SyncAlways], or if one of the records must survive a power failure.
 func (c *chain) writeBuffer(items []item, next link) error {
 	if _, err := c.file.Write(c.buf); err != nil {
 		return fmt.Errorf("write records: %w", err)

@@ -9,8 +9,9 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// Check is the progress of the check of older segments. These are the segments that existed when the journal was
-// opened, except for the newest segment of each chain. [Open] checks the newest segments before it returns.
+// Check describes how much of the older segments has been checked. Older segments are the segments that existed when
+// the journal was opened, except for the newest segment of each chain. [Open] checks the newest segments before it
+// returns.
 type Check struct {
 	// Done is true if the check has ended.
 	Done bool
@@ -26,8 +27,8 @@ type check struct {
 	now Check
 }
 
-// Check returns the progress of the check of older segments. The check runs while the journal is in use. Damage that it
-// finds does not stop the journal, so operators must look at the result.
+// Check returns how much of the older segments has been checked. The check runs while the journal is in use. If it
+// finds damage, the journal does not stop, so operators must look at the result.
 func (j *Journal) Check() Check {
 	j.check.mu.Lock()
 	defer j.check.mu.Unlock()
@@ -54,8 +55,7 @@ func (j *Journal) checkOlder() {
 		if err != nil {
 			j.check.update(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
-			// Newer heads replace the head with which the check compares the chain. Therefore the damage is also
-			// recorded in the chain itself.
+			// Later heads replace the head that proves the damage. Therefore the damage is also recorded in the chain itself.
 			found := c.encodeOwn(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
 				j.cfg.Log.WarnContext(ctx, "the journal can't record that it is broken", "chain", c.name, "error", err)
@@ -66,8 +66,8 @@ func (j *Journal) checkOlder() {
 	j.cfg.Log.InfoContext(ctx, "older records of the journal are checked", "segments", now.Segments, "records", now.Records, "broken", len(now.Broken))
 }
 
-// newOlderReader returns a reader of older segments. The reader starts at the record whose sequence number is the value
-// of first. It compares the chain with the head that was signed before the process started.
+// newOlderReader returns a reader of older segments that begins at the record with the sequence number first. The
+// reader returns an error if the chain contradicts the head that was signed before the process started.
 func (c *chain) newOlderReader(first int64) *reader {
 	r := newReader(first)
 	r.sealed = []ChainHead{c.sealed}
@@ -124,7 +124,7 @@ func (c *chain) isStored(s segment) bool {
 	return len(c.segments) > 0 && c.segments[0].first <= s.first
 }
 
-// pause waits for d, the time that the check of a segment took. Therefore the check runs at most half of the time.
+// pause waits for d, which is how long the check of a segment took. Therefore the check runs at most half of the time.
 // pause returns false if the journal is closed during the wait.
 func (j *Journal) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
@@ -137,7 +137,7 @@ func (j *Journal) pause(d time.Duration) bool {
 	}
 }
 
-// CheckToProto converts the progress of a check to its protobuf message.
+// CheckToProto converts a [Check] to its protobuf message.
 func CheckToProto(c Check) *gatewayv1.JournalCheck {
 	return &gatewayv1.JournalCheck{
 		Done: c.Done, Segments: int32(c.Segments), Records: c.Records, Broken: convertAll(c.Broken, error.Error),

@@ -16,10 +16,10 @@ type Sync string
 
 const (
 	// SyncNever lets the operating system write records to the device at a later time. A record survives a crash of the
-	// process, but not a power failure. There is one exception: the intent of an approved call and all earlier records
-	// of its chain also survive a power failure.
+	// process, but not a power failure. However, the intent of an approved call and all earlier records of its chain also
+	// survive a power failure.
 	SyncNever Sync = "never"
-	// SyncAlways syncs each record before the call that writes it returns.
+	// SyncAlways makes each write of a record wait until the record is synced.
 	SyncAlways Sync = "always"
 )
 
@@ -27,7 +27,7 @@ const (
 type Retention struct {
 	// Bytes is the maximum size of the chain. It must be at least twice the size of a segment.
 	Bytes int64
-	// Age is the age of a segment's newest record at which the segment is removed. It must be above 0.
+	// Age is how old the newest record of a segment can get before the segment is removed. It must be above 0.
 	Age time.Duration
 }
 
@@ -39,17 +39,17 @@ type Config struct {
 	// Keys is the directory with the journal's keys. It is created if it does not exist. It must be outside Dir, so
 	// that a copy of the journal does not contain the keys.
 	Keys string
-	// Sync specifies when records are synced to the device.
+	// Sync specifies when the journal syncs records to the device.
 	Sync Sync
 	// SegmentBytes is the maximum size of a segment, at least 4 KiB. A single group of records may be larger.
 	SegmentBytes int64
-	// Calls is the retention of intents and outcomes.
+	// Calls is the retention of the chain of calls.
 	Calls Retention
 	// Share is the fraction of Calls.Bytes that the records of one principal may use, above 0 and at most 1. If a
-	// principal has used its share, its calls are refused. There is one exception: if all records of the oldest segment
-	// are more than a week old, that segment is removed instead.
+	// principal has used its share, its calls are refused. However, if all records of the oldest segment are more than a
+	// week old, that segment is removed instead.
 	Share float64
-	// Refusals is the retention of refusals and of counts of refused requests.
+	// Refusals is the retention of the chain of refusals, which also contains the counts of refused requests.
 	Refusals Retention
 	// Build is the version of the program. Every record contains it.
 	Build string
@@ -67,9 +67,9 @@ type file interface {
 	Truncate(size int64) error
 }
 
-// DefaultConfig returns the default configuration of a journal in the directory dir, with its keys in the directory
-// keys. The default is [SyncNever] and segments of 16 MiB. Records of calls are stored up to 1 GiB and for 90 days,
-// refusals up to 256 MiB and for 30 days. The caller must set Log.
+// DefaultConfig returns the default configuration of a journal in the given directory. keys is the directory with the
+// journal's keys. By default, Sync is [SyncNever], and segments have 16 MiB. Records of calls are stored up to 1 GiB
+// and for 90 days, refusals up to 256 MiB and for 30 days. The caller must set Log.
 func DefaultConfig(dir, keys string) Config {
 	const day = 24 * time.Hour
 	return Config{
@@ -83,7 +83,7 @@ func DefaultConfig(dir, keys string) Config {
 	}
 }
 
-// Validate returns an error that contains every problem of c, or nil if there is none.
+// Validate returns an error that contains every problem of the configuration, or nil if there is none.
 func (c Config) Validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf("journal: "+format, args...)) }

@@ -3,11 +3,12 @@
 // writer for the gateway.
 //
 // A journal is a directory of append-only JSON Lines files with one record per line. There are two chains of records.
-// The chain of calls contains a claim when an approved call is about to be claimed, an intent when a call is about to be
-// sent, an outcome, and a settlement when the approval service and the limiter know the outcome of an approved call. The
-// chain of refusals contains refusals, counts of messages that are allowed without a policy rule, and counts of requests
-// that were refused before authentication. Each chain has its own segments, `calls-<first seq>.jsonl` or
-// `refusals-<first seq>.jsonl`, and its own retention. Therefore refusals never displace calls.
+// The chain of calls contains claims, intents, outcomes and settlements. The journal writes a claim before an approved
+// call is claimed, an intent before a call is sent, and an outcome when the result of the call is known. It writes a
+// settlement when the approval service and the limiter know the outcome of an approved call. The chain of refusals
+// contains refusals, counts of messages that are allowed without a policy rule, and counts of requests that were
+// refused before authentication. Each chain has its own segments, `calls-<first seq>.jsonl` or `refusals-<first
+// seq>.jsonl`, and its own retention. Therefore refusals never displace calls.
 //
 // Every record contains the SHA-256 digest of the previous line of its chain, even if that line is in an earlier
 // segment. Therefore [Verify] detects a record that was changed, removed or moved, whether or not the journal is open.

@@ -16,7 +16,7 @@ type lineWriter struct {
 	err error
 }
 
-// name writes the beginning of a member of an object, up to its value. The parameter name is the member's name.
+// name writes the beginning of the member with the given name, up to its value.
 func (w *lineWriter) name(name string) {
 	if w.out[len(w.out)-1] != '{' {
 		w.out = append(w.out, ',')

@@ -21,7 +21,7 @@ const headName = "head.json"
 
 // Head contains the ends of both chains at one point in time, signed with the journal's key. If a copy of a head is
 // stored elsewhere, it can later show that records were removed from the end, or that the journal was replaced with an
-// older copy. The zero value is not a valid head: [Head.Check] refuses it.
+// older copy. The zero value is not a valid head, so [Head.Check] refuses it.
 type Head struct {
 	// Time is the time at which the head was signed, in UTC.
 	Time time.Time `json:"time"`
@@ -37,7 +37,7 @@ type Head struct {
 
 // ChainHead is the end of a chain.
 type ChainHead struct {
-	// Count is the number of records that were ever written to the chain. It is the seq of the newest record.
+	// Count is the number of records that were ever written to the chain. It is the sequence number of the newest record.
 	Count int64 `json:"count"`
 	// Hash is the SHA-256 digest of the newest record's line, in hex. It consists of 64 zeros if no record was ever
 	// written to the chain.
@@ -57,8 +57,8 @@ func (h *Head) seal(key ed25519.PrivateKey) {
 	h.Signature = hex.EncodeToString(ed25519.Sign(key, h.signingInput()))
 }
 
-// Check returns an error unless the signature matches the key that the head contains. Check does not verify whose key
-// it is.
+// Check returns an error unless the signature matches the key that the head contains. Check does not verify that this
+// key is the journal's key.
 func (h *Head) Check() error {
 	key, err := hex.DecodeString(h.Key)
 	if err != nil || len(key) != ed25519.PublicKeySize {

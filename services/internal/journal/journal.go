@@ -70,7 +70,8 @@ func Open(cfg Config) (*Journal, error) {
 	return j, nil
 }
 
-// load reads the ends of the chains from disk and compares them with the newest head in the directory.
+// load reads the ends of the chains from disk. If they contradict the newest head in the directory, it queues a record
+// that says so.
 func (j *Journal) load(ctx context.Context) error {
 	sealed, err := readHead(j.cfg.Dir)
 	unvouched := j.headProblem(sealed, err)
@@ -143,7 +144,8 @@ func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 }
 
 // Settled records that the approval service and the limiter know the result of an approved call. If the record can't be
-// written, the result is reported again when the journal is replayed, which has no effect. Settled does not modify rec.
+// written, the gateway reports the result again after its next start. The repeated report has no effect. Settled does
+// not modify rec.
 func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindSettled, rec)
 }
@@ -163,8 +165,8 @@ func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 }
 
 // Outcome records the result of a call. rec.DecisionID is the id in the call's intent. If the error is
-// [ErrUnavailable], the journal keeps the record in memory, which has space for 32 MiB of records. Intents are then
-// refused until the record is written. Outcome writes the record even if ctx is done. It does not modify rec.
+// [ErrUnavailable], the record stays in memory, which has space for 32 MiB of records, and the journal refuses intents
+// until the record is written. Outcome writes the record even if ctx is done. It does not modify rec.
 func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindOutcome, rec)
 }
@@ -207,7 +209,7 @@ func (j *Journal) record(ctx context.Context, c *chain, kind Kind, rec *Record) 
 	return nil
 }
 
-// Healthy returns the reason that intents are currently refused, or nil if they are accepted. The error is
+// Healthy returns the reason why intents are currently refused, or nil if they are accepted. The error is
 // [ErrUnavailable] or [ErrClosed].
 func (j *Journal) Healthy() error {
 	if err := j.calls.failure(); err != nil {
@@ -239,8 +241,8 @@ func (j *Journal) resume() bool {
 	return calls && refusals
 }
 
-// maintain maintains the journal until it is closed. Each second it signs a head. Each minute it writes counts and
-// applies the retention. It also retries failed writes.
+// maintain does the periodic work of the journal until the journal is closed. Each second it signs a head. Each minute
+// it writes counts and applies the retention. It also retries failed writes.
 func (j *Journal) maintain() {
 	ctx := context.Background()
 	minute := time.NewTimer(untilMinute(time.Now()))

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
 const (
@@ -103,7 +105,7 @@ func loadKey(path string) (key []byte, made bool, err error) {
 }
 
 // replaceFile writes a file that only its owner can read, and renames it to path. If the process crashes, path is
-// either the old file or the new file. If the parameter durable is true, this is also guaranteed after a power failure.
+// either the old file or the new file. If durable is true, the same is guaranteed after a power failure.
 func replaceFile(path string, text []byte, durable bool) error {
 	dir, name := filepath.Split(path)
 	f, err := os.CreateTemp(dir, name+".*") // mode 0600
@@ -119,7 +121,7 @@ func replaceFile(path string, text []byte, durable bool) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err == nil && durable {
-		err = syncDir(dir)
+		err = datadir.SyncDir(dir)
 	}
 	if err != nil {
 		return errors.Join(err, removeIfThere(f.Name()))
@@ -148,8 +150,9 @@ func newHasher(key []byte) *hasher {
 }
 
 // HMAC returns the HMAC-SHA256 of b with the journal's key, in hex. Equal arguments have equal digests. Without the
-// key, arguments can't be guessed from their digests. The key is in the file `hmac.key` in the directory of keys. If
-// that file is missing, the journal creates a new key. Digests from before and after that can't be compared.
+// key, an attacker can't check guesses of arguments against their digests. The key is in the file `hmac.key` in the
+// directory of keys. If that file is missing, the journal creates a new key. Digests with different keys can't be
+// compared.
 func (j *Journal) HMAC(b []byte) string {
 	s := j.hasher.pool.Get().(*state)
 	defer j.hasher.pool.Put(s)

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// maxBody is the maximum length of a record in bytes, without the members that the chain adds.
+	// maxBody is the maximum length, in bytes, of a record without the members that the chain adds.
 	maxBody = 256 << 10
 	// maxText is the maximum length of a string that a caller may have chosen. It is measured in bytes after JSON
 	// escaping.
 	maxText = 4 << 10
 	// maxRefusedText replaces maxText in refusals. It is lower because a caller can cause refusals at no cost.
 	maxRefusedText = 256
-	// maxWritten is the maximum number of bytes that one byte of a string uses in a line.
+	// maxWritten is the maximum number of bytes that one byte of a string uses in a line, because of JSON escaping.
 	maxWritten = 6
 	// maxFrame is the maximum number of bytes that the chain adds to a record, including the additional members of a
 	// segment's first record. These bytes are the numbers (19 digits each), the time (30 bytes), the hash, the key, the
@@ -51,9 +51,9 @@ type link struct {
 }
 
 // appendLine appends the line of the next record to dst, including the newline, and advances l to that record. body is
-// the record's JSON without the members that the chain adds. The parameter more contains members to insert before the
+// the record's JSON without the members that the chain adds. extra contains members that are inserted before the
 // members of body, each followed by a comma.
-func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
+func (l *link) appendLine(dst []byte, now time.Time, extra, body []byte) []byte {
 	start := len(dst)
 	dst = append(dst, `{"seq":`...)
 	dst = strconv.AppendInt(dst, l.seq+1, 10)
@@ -62,7 +62,7 @@ func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	dst = append(dst, `","prev":"`...)
 	dst = hex.AppendEncode(dst, l.hash[:])
 	dst = append(dst, `",`...)
-	dst = append(dst, more...)
+	dst = append(dst, extra...)
 	dst = append(dst, body[1:len(body)-1]...)
 	dst = appendCRC(dst, dst[start:])
 	*l = link{seq: l.seq + 1, hash: sha256.Sum256(dst[start:])}
@@ -136,7 +136,7 @@ func encodeBody(buf *bytes.Buffer, rec *Record) error {
 }
 
 // RefusalSize returns the approximate number of bytes that [Journal.Refusal] writes for rec. The exact size depends on
-// the number of digits of the seq and on the name of the build. RefusalSize does not modify rec.
+// the number of digits of the sequence number and on the name of the build. RefusalSize does not modify rec.
 func RefusalSize(rec *Record) int {
 	refusal := *rec
 	refusal.Kind = KindRefusal
@@ -160,7 +160,7 @@ func shortenTexts(rec *Record) {
 		*text = shorten(*text, most)
 	}
 	if len(rec.Votes) > 0 {
-		rec.Votes = slices.Clone(rec.Votes) // the caller's votes are not modified
+		rec.Votes = slices.Clone(rec.Votes) // copied, because the caller's votes must not be modified
 	}
 	for i := range rec.Votes {
 		rec.Votes[i].Comment = shorten(rec.Votes[i].Comment, maxRefusedText)

@@ -73,7 +73,7 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 			return err
 		}
 	}
-	if c.size > 0 && key != c.sealKey { // an earlier version wrote the segment, or its key differs; the next segment names the current key
+	if c.size > 0 && key != c.sealKey { // the segment does not name the current key, so the next record begins a segment that does
 		err = c.file.Close()
 		c.file = nil
 	}
@@ -86,8 +86,8 @@ func (c *chain) withAdvice(err error) error {
 		c.name, err, c.name)
 }
 
-// cutIncomplete moves the bytes of a segment that follow the good bytes to a separate file. The parameter good is the
-// number of good bytes. cutIncomplete queues a record that names the file.
+// cutIncomplete moves the end of a segment, which begins at the given offset, to a separate file. It queues a record
+// that names the file.
 func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good int) error {
 	torn := data[good:]
 	path, err := saveIncomplete(s.path, torn)
@@ -123,8 +123,8 @@ func (c *chain) recordMissing(ctx context.Context) {
 	c.queueStartRecord(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: missing})
 }
 
-// recordRewritten queues a record that reports that a record in the chain differs from the record to which the head
-// refers.
+// recordRewritten queues a record which says that the chain does not contain the record to which the head refers, but a
+// different one with the same sequence number.
 func (c *chain) recordRewritten(at link) {
 	c.cfg.Log.ErrorContext(context.Background(), "journal is not the one that was sealed", "chain", c.name, "seq", at.seq)
 	c.queueStartRecord(&Record{Message: fmt.Sprintf("record %d is not the one that was sealed, which had the hash %s", at.seq, c.sealed.Hash)})

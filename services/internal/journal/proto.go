@@ -74,7 +74,7 @@ func FromProto(r *gatewayv1.Record) Record {
 		Pruned: convertAll(r.GetPruned(), fromPruned), Build: r.GetBuild(), Redacted: convertAll(r.GetRedacted(), fromRedacted),
 		Recorded: fromRecorded(r.GetRecordedArguments()),
 	}
-	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // otherwise the message counts as one
+	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // records of other kinds omit the count 1
 		out.Count = r.GetCount()
 	}
 	return out

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxGroup is the maximum number of records that are written and synced together.
+// maxGroup limits how many records are written and synced together.
 const maxGroup = 256
 
 // groupInterval is the minimum time that a single caller is assumed to need between two records. If less time passes
@@ -26,7 +26,7 @@ type entry struct {
 	body bytes.Buffer
 	// accounts contains the principals to whose quotas the record's size is charged.
 	accounts []principal.Key
-	// err is the result. It is set before wake receives false.
+	// err is the result of the entry. It is set before wake receives false.
 	err error
 	// wake wakes the goroutine that waits for the entry. If the value is true, the goroutine becomes the leader of the
 	// next group. If the value is false, the entry is done.
@@ -48,8 +48,8 @@ func (e *entry) recycle(pool *sync.Pool) {
 }
 
 // queue forms groups of concurrent entries. If there is no leader, a caller becomes the leader. The leader commits all
-// waiting entries together. Meanwhile, new entries queue. After that, the caller of the first entry in the queue leads
-// the next group.
+// waiting entries together. Meanwhile, new entries wait. After that, the caller of the first waiting entry leads the
+// next group.
 //
 // If the previous group was written less than groupInterval ago, the leader first yields the processor, so that most
 // concurrent callers join its group. Therefore a single caller never waits for other callers, and many callers share
@@ -63,7 +63,7 @@ type queue struct {
 	last time.Time
 }
 
-// do commits e as part of a group and returns the result of e.
+// do commits e as part of a group and returns the error of e.
 func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, []*entry)) error {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, e)

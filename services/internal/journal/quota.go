@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// minRemovalAge is the minimum age of records that may be removed to make space for one principal's calls.
+	// minRemovalAge is how old records must be before they may be removed to make space for one principal's calls.
 	minRemovalAge = 7 * 24 * time.Hour
 	// maxAccounts is the maximum number of principals whose usage is stored for a complete segment. If there are more,
 	// principals that use less than 1/maxAccounts of the segment are not counted.
@@ -29,8 +29,8 @@ var ErrQuota = errors.New("the calls of this principal take more than their shar
 // on the principal's behalf.
 type tally map[principal.Key]int64
 
-// appendAccounts appends the principals to which a record is charged, each once: first the record's principal, then the
-// principals in its delegation chain, and the people for whom they work.
+// appendAccounts appends the principals to which a record is charged, without duplicates. These are the record's
+// principal, the principals in its delegation chain, and the people for whom all these principals work.
 func appendAccounts(dst []principal.Key, rec *Record) []principal.Key {
 	dst = appendAccount(dst, &rec.Principal)
 	for i := range rec.Chain {
@@ -53,8 +53,8 @@ func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 type quotaUsage struct {
 	// most is the maximum number of bytes for one principal. If it is 0, nothing is counted.
 	most int64
-	// total counts the records of all counted segments. The field active counts the records of the active segment. The
-	// field expected counts the records of a group that is not written yet.
+	// total counts the records of all counted segments, active counts those of the active segment, and expected counts
+	// those of a group that is not written yet.
 	total, active, expected tally
 }
 
@@ -128,8 +128,8 @@ func (s *quotaUsage) subtract(a principal.Key, n int64) {
 	}
 }
 
-// admit returns an error if a call must not begin: one of the principals to which the call is charged has used its
-// share, and no segment is old enough to be removed. The caller must hold writeMu.
+// admit returns an error if a call must not begin. This is the case if one of the principals to which the call is
+// charged has used its share, and no segment is old enough to be removed. The caller must hold writeMu.
 func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	if e.rec.Kind != KindIntent && e.rec.Kind != KindClaim {
 		return nil // records of a call that has begun are always accepted

@@ -20,9 +20,9 @@ type Filter func(*Record) bool
 
 func (f Filter) accepts(rec *Record) bool { return f == nil || f(rec) }
 
-// Tail returns the newest n records of both chains together that filter accepts. They are ordered by the time at which
-// they were written, oldest first. If filter accepts few records, Tail may read the whole journal. It stops when ctx is
-// done.
+// Tail returns the newest records that filter accepts, at most n from both chains together. They are ordered by the
+// time at which they were written, oldest first. If filter accepts few records, Tail may read the whole journal. It
+// stops when ctx is done.
 func (j *Journal) Tail(ctx context.Context, n int, filter Filter) ([]Record, error) {
 	return newest(ctx, j.views(), n, filter)
 }
@@ -32,7 +32,7 @@ type view struct {
 	segments []segment
 }
 
-// lastSeq returns the seq of the newest record, or 0 if there is none.
+// lastSeq returns the sequence number of the newest record, or 0 if there is none.
 func (v view) lastSeq() int64 {
 	if len(v.segments) == 0 {
 		return 0
@@ -67,16 +67,16 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 // A Position is a position in the journal. For each chain, it specifies the record that follows the position. The zero
 // Position is after the newest records.
 type Position struct {
-	// Calls and Refusals are the seqs of the first record after the position in each chain, counted from 1. The value 0
-	// means the end of the chain.
+	// Calls and Refusals are the sequence numbers of the first record after the position in each chain, counted from 1.
+	// The value 0 means the end of the chain.
 	Calls, Refusals int64
 }
 
-// Listed is a record that [Journal.Backward] yields.
+// Listed contains a record that [Journal.Backward] yields, and the position before this record.
 type Listed struct {
-	// Record is the record. The caller may retain and modify it.
+	// Record is the yielded record. The caller may retain and modify it.
 	Record *Record
-	// Position is the position from which another call to [Journal.Backward] continues after this record.
+	// Position is where another call to [Journal.Backward] continues after this record.
 	Position Position
 }
 
@@ -122,7 +122,7 @@ func sortByTime(records []Record) {
 	slices.SortStableFunc(records, func(a, b Record) int { return a.Time.Compare(b.Time) })
 }
 
-// chainBackward yields the records of one chain whose seq is less than the parameter before, newest first.
+// chainBackward yields the records of one chain whose sequence numbers are less than the given one, newest first.
 func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
 		var work gosched.Work // yields the processor, so that calls are not delayed
@@ -209,8 +209,8 @@ func (s segment) recordsOf(data, needle []byte, decisionID string) ([]Record, er
 	}
 }
 
-// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than the
-// parameter since. Therefore the first yielded records may also be older than since. When the gateway starts, it uses
+// Calls yields the stored records of calls, oldest first. It skips segments whose records are all from before the given
+// time. The first records that it yields may therefore also be from before that time. When the gateway starts, it uses
 // Calls to settle the calls that the previous process did not complete. An error ends the sequence.
 func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {

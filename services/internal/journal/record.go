@@ -2,7 +2,7 @@ package journal
 
 import "time"
 
-// Kind is the kind of a record. The zero value is never written.
+// Kind says what a record reports. The zero value is never written.
 type Kind string
 
 const (
@@ -14,7 +14,7 @@ const (
 	KindSettled Kind = "settled"
 	// KindIntent means that a call was allowed and is about to be sent.
 	KindIntent Kind = "intent"
-	// KindOutcome contains the result of a call. Its decision id is the id in the call's intent.
+	// KindOutcome is the result of a call. The record has the same decision id as the call's intent.
 	KindOutcome Kind = "outcome"
 	// KindRefusal means that a call was refused.
 	KindRefusal Kind = "refusal"
@@ -44,18 +44,18 @@ const (
 	ResultUnknown ResultClass = "unknown"
 	// ResultHostExecuted means that the gateway allowed the call and that the client itself executes it.
 	ResultHostExecuted ResultClass = "host_executed"
-	// ResultNeverSent means that it is certain that the call was not sent.
+	// ResultNeverSent means that the call was certainly not sent.
 	ResultNeverSent ResultClass = "never_sent"
 )
 
-// Record is one record, which is one line of a segment. The fields have the same order as in the file. The file omits
-// fields with the zero value. A record must not contain argument values, tokens or session handles. The code that sets
-// the fields is responsible for this.
+// Record is the content of one line of a segment. The fields have the same order as in the file. The file omits fields
+// with the zero value. A record must not contain argument values, tokens or session handles. The code that sets the
+// fields is responsible for this.
 //
 // The journal sets Seq, Time, Prev, SealKey, Oldest, Kind, Build and CRC, and ignores the values of these fields that a
 // caller sets. Times are recorded in UTC.
 type Record struct {
-	// Seq is the number of the record in its chain, from 1, without gaps.
+	// Seq is the sequence number of the record in its chain. The numbers begin at 1 and have no gaps.
 	Seq int64 `json:"seq,omitzero"`
 	// Time is the time at which the record was written.
 	Time time.Time `json:"time,omitzero"`
@@ -65,8 +65,8 @@ type Record struct {
 	// SealKey is the public key, in hex, that verifies the signatures of heads. Only the first record of each segment
 	// has it.
 	SealKey string `json:"seal_key,omitzero"`
-	// Oldest is the seq of the oldest record of the chain that was stored when the segment was started. Only the first
-	// record of each segment has it.
+	// Oldest is the sequence number of the oldest record of the chain that was stored when the segment was started. Only
+	// the first record of each segment has it.
 	Oldest int64 `json:"oldest,omitzero"`
 	Kind   Kind  `json:"kind"`
 
@@ -81,7 +81,7 @@ type Record struct {
 	Chain []Principal `json:"chain,omitempty"`
 	// Session is a digest of the session's handle.
 	Session string `json:"session,omitzero"`
-	// Run is the run that the client declared.
+	// Run is the id of the run that the client declared.
 	Run string `json:"run,omitzero"`
 	// Server is the configured name of the MCP server.
 	Server string `json:"server,omitzero"`
@@ -91,20 +91,21 @@ type Record struct {
 	Tool string `json:"tool,omitzero"`
 	// FromServer is true if the message is a request from the server to the client.
 	FromServer bool `json:"from_server,omitzero"`
-	// DefinitionDigest is the digest, in hex, of the definition of the tool that the caller's session last listed.
+	// DefinitionDigest is the digest, in hex, of the tool's definition in the list that the caller's session last
+	// received.
 	DefinitionDigest string `json:"definition_digest,omitempty"`
 	// Category and Risk are the tool's category and risk in the catalog. They are empty if the catalog did not contain the
 	// tool.
 	Category string `json:"category,omitzero"`
 	Risk     string `json:"risk,omitzero"`
 
-	// PolicyRevision is the policy revision that evaluated the call, in hex.
+	// PolicyRevision is the id, in hex, of the policy revision with which the call was evaluated.
 	PolicyRevision string `json:"policy_revision,omitzero"`
 	// Rule is the rule that determined the effect. It is zero if a default determined the effect.
 	Rule Rule `json:"rule,omitzero"`
 	// Effect is the effect that was applied: allow, deny or require_approval.
 	Effect string `json:"effect,omitzero"`
-	// Code is the reason for a refusal in the form that clients see. It is empty if the call was executed.
+	// Code is the reason for a refusal, as clients see it. It is empty if the call was executed.
 	Code string `json:"code,omitzero"`
 	// Hidden is true if the caller's list of tools did not contain the tool, because the tool was hidden from the
 	// caller or does not exist.
@@ -118,7 +119,7 @@ type Record struct {
 	Limits []Limit `json:"limits,omitempty"`
 	// ReservedAt is the time at which the limits were reserved, on the limiter's clock.
 	ReservedAt time.Time `json:"reserved_at,omitzero"`
-	// LimitLeaseID is the id of the lease of the reserved limits. Only intents and outcomes have it. It is empty if no
+	// LimitLeaseID is the id of the lease that reserved the limits. Only intents and outcomes have it. It is empty if no
 	// limit was reserved.
 	LimitLeaseID string `json:"limit_lease_id,omitzero"`
 	// SessionKey specifies the meaning of "per session" for the call: run, session or principal.
@@ -141,8 +142,8 @@ type Record struct {
 	// ArgumentsHMAC is the result of [Journal.HMAC] for the raw bytes of the arguments. For methods other than
 	// tools/call, the raw bytes of the params are used.
 	ArgumentsHMAC string `json:"arguments_hmac,omitzero"`
-	// RequestBytes is the size of the request, in bytes. If redactions changed the arguments, it is the size after
-	// that. If the record counts several messages, it is the total size of these messages.
+	// RequestBytes is the size of the request, in bytes. If redactions changed the arguments, it is the size after the
+	// change. If the record counts several messages, it is the total size of these messages.
 	RequestBytes int64 `json:"request_bytes,omitzero"`
 	// ResultBytes is the size of the result, in bytes.
 	ResultBytes int64 `json:"result_bytes,omitzero"`
@@ -159,7 +160,8 @@ type Record struct {
 	LatencyMS float64 `json:"latency_ms,omitzero"`
 
 	// Count is the number of requests that the record counts. The value 0 means one. In a recovery record, Count is the
-	// number of lost outcomes or, in the chain of refusals, of lost refusals; there, 0 means that none were lost.
+	// number of lost outcomes or, in the chain of refusals, of lost refusals. In such a record, 0 means that none were
+	// lost.
 	Count int64 `json:"count,omitzero"`
 	// Peer is the address of the client whose refused requests are counted, without the port. It is "*" for all peers
 	// beyond the limit of separately counted peers.
@@ -168,7 +170,7 @@ type Record struct {
 	Since time.Time `json:"since,omitzero"`
 	// CutBytes is the number of bytes that were removed from the end of a segment when the journal was opened.
 	CutBytes int64 `json:"cut_bytes,omitzero"`
-	// CutFile is the name of the file that contains the removed bytes (see CutBytes). It is in the same directory.
+	// CutFile is the name of the file, in the journal's directory, that contains the removed bytes (see CutBytes).
 	CutFile string `json:"cut_file,omitzero"`
 	// Pruned contains the removed segments, oldest first. Only records of the kind [KindPruned] have it.
 	Pruned []Pruned `json:"pruned,omitempty"`
@@ -200,8 +202,9 @@ type Principal struct {
 
 // Redacted is the number of values that redactions replaced for one reason.
 type Redacted struct {
-	// Name is the reason: the name of a detector, "path" if a path selected the values, or "whole" if whole results or
-	// messages were replaced or dropped, or if members that JSON-RPC does not define were removed from messages.
+	// Name is the reason. It is the name of a detector, or "path" if a path selected the values. It is "whole" if whole
+	// results or messages were replaced or dropped, or if members that JSON-RPC does not define were removed from
+	// messages.
 	Name string `json:"name,omitzero"`
 	// Count is the number of values.
 	Count int64 `json:"count,omitzero"`
@@ -231,7 +234,7 @@ type Rule struct {
 type Observed struct {
 	// Effect is would_allow, would_deny, would_require_approval or would_limit.
 	Effect string `json:"effect,omitzero"`
-	// Code is the reason that the call would have been refused, limited or held for approval.
+	// Code is the reason why the call would have been refused, limited or held for approval.
 	Code string `json:"code,omitzero"`
 	// Rule is the rule that would have determined the effect. It is zero if a default would have determined the effect.
 	Rule Rule `json:"rule,omitzero"`
@@ -288,7 +291,7 @@ type Vote struct {
 	Comment string `json:"comment,omitzero"`
 }
 
-// PruneReason is the reason that a segment was removed.
+// PruneReason is the reason why a segment was removed.
 type PruneReason string
 
 const (
@@ -304,14 +307,14 @@ const (
 type Pruned struct {
 	// File is the name of the file.
 	File string `json:"file,omitzero"`
-	// First is the seq of the segment's first record.
+	// First is the sequence number of the segment's first record.
 	First int64 `json:"first,omitzero"`
-	// Last is the seq of the segment's last record.
+	// Last is the sequence number of the segment's last record.
 	Last int64 `json:"last,omitzero"`
 	// Hash is the SHA-256 digest of the last record's line, in hex.
 	Hash string `json:"hash,omitzero"`
 	// Bytes is the size of the segment.
 	Bytes int64 `json:"bytes,omitzero"`
-	// Reason is the reason that the segment was removed.
+	// Reason is the reason why the segment was removed.
 	Reason PruneReason `json:"why,omitzero"`
 }

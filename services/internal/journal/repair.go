@@ -33,7 +33,8 @@ type backlog struct {
 	lost int64
 }
 
-// fail handles a failed write and returns the error for the callers. The caller must hold writeMu.
+// fail makes the chain refuse records after a failed write, until the chain can be written again. It returns the error
+// for the callers. The caller must hold writeMu.
 func (c *chain) fail(ctx context.Context, cause error) error {
 	err := fmt.Errorf("%w: %w", ErrUnavailable, cause)
 	if mendErr := c.repair(); mendErr != nil {
@@ -87,8 +88,8 @@ func (c *chain) queueRecovery(rec *Record) {
 	c.backlog.bytes += len(body)
 }
 
-// keepOrCount handles a record that can't be written. It keeps an outcome in the backlog as long as there is space. It
-// only counts a refusal, because callers can cause any number of refusals.
+// keepOrCount adds an outcome that can't be written to the backlog, as long as there is space. It only counts a refusal
+// that can't be written, because callers can cause any number of refusals.
 func (c *chain) keepOrCount(ctx context.Context, e *entry) {
 	switch {
 	case e.rec.Kind == KindRefusal:

@@ -30,9 +30,9 @@ const (
 // segment is a file that contains a part of a chain.
 type segment struct {
 	path string
-	// first is the seq of the segment's first record. It is part of the file's name.
+	// first is the sequence number of the segment's first record. It is part of the file's name.
 	first int64
-	// last is the seq of the segment's last record, or first-1 if the segment is empty.
+	// last is the sequence number of the segment's last record, or first-1 if the segment is empty.
 	last int64
 	// hash is the hash of the segment's last line. If the segment is empty, it is the hash of the line before the segment.
 	hash [sha256.Size]byte
@@ -52,8 +52,8 @@ func segmentPath(dir, chain string, first int64) string {
 	return filepath.Join(dir, fmt.Sprintf("%s-%0*d%s", chain, seqDigits, first, extension))
 }
 
-// segmentFirst parses a file's name and returns the seq of the first record. It reports whether the file is a segment
-// of the chain.
+// segmentFirst parses a file's name and returns the sequence number of the first record. It reports whether the file is
+// a segment of the chain.
 func segmentFirst(chain, name string) (int64, bool) {
 	digits, ours := strings.CutPrefix(name, chain+"-")
 	digits, whole := strings.CutSuffix(digits, extension)
@@ -104,8 +104,8 @@ func (s segment) read() ([]byte, error) {
 	return data, nil
 }
 
-// backward yields the segment's lines, last first, without their newlines. A line is valid until the next line is
-// yielded.
+// backward yields the segment's lines without their newlines, from the last line to the first. A line is valid until
+// the next line is yielded.
 func (s segment) backward() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		f, err := os.Open(s.path)
@@ -181,9 +181,9 @@ func linesOf(data []byte) iter.Seq[[]byte] {
 	}
 }
 
-// walk checks the lines of data in order. The parameter at is the position before the first line; walk advances it to
-// the position after the last good line. walk calls the function visit for each record, with the position of the record
-// and the length of its line. It returns the number of good bytes and good lines.
+// walk checks the lines of data in order. The first line follows the position at, and walk advances this position to
+// the end of the last good line. For each record, walk calls visit with the record, the position after the record, and
+// the length of its line. It returns the number of good bytes and good lines.
 func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (good, lines int, err error) {
 	for good < len(data) {
 		length := bytes.IndexByte(data[good:], '\n')
@@ -207,7 +207,7 @@ type BrokenError struct {
 	File string
 	// Line is the number of the line in the file, starting from 1. It is 0 if the line is unknown.
 	Line int
-	// Seq is the seq that the record should have. It is 0 if the seq is unknown.
+	// Seq is the sequence number that the record should have. It is 0 if this number is unknown.
 	Seq int64
 	// Why describes the problem.
 	Why error
@@ -236,8 +236,8 @@ func (s segment) brokenAt(line int, at link, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq + 1, Why: why}
 }
 
-// checkFollows returns an error unless the segment begins directly after the given position. If the segment begins
-// later, records are missing.
+// checkFollows returns an error unless the segment begins directly after the given position, because otherwise records
+// are missing.
 func (s segment) checkFollows(at link) error {
 	if s.first == at.seq+1 {
 		return nil

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
 // mustSync reports whether a record must survive a power failure even with [SyncNever]. This applies only to the intent
@@ -17,8 +19,8 @@ import (
 // sent again.
 func mustSync(kind Kind, rec *Record) bool { return kind == KindIntent && rec.ApprovalID != "" }
 
-// syncTo syncs all records that the chain has written, up to the position in the parameter next. The caller must hold
-// writeMu.
+// syncTo syncs all records that the chain has written. next is the position of the last of these records. The caller
+// must hold writeMu.
 func (c *chain) syncTo(next link) error {
 	err := c.syncOlder()
 	if err == nil {
@@ -49,7 +51,7 @@ func (c *chain) syncOlder() error {
 			return err
 		}
 	}
-	return syncDir(c.cfg.Dir)
+	return datadir.SyncDir(c.cfg.Dir)
 }
 
 // syncSegment syncs a segment that is no longer active. It ignores a segment that does not exist, because

@@ -22,7 +22,7 @@ func isIncomplete(rest []byte, due int64) bool {
 	if bytes.IndexByte(rest, '\n') >= 0 || !bytes.Equal(rest[:n], start[:n]) {
 		return false
 	}
-	_, err := parse(rest[:max(0, len(rest)-1)]) // a complete record whose newline was replaced with another byte
+	_, err := parse(rest[:max(0, len(rest)-1)]) // if this is a record, its newline was replaced, which a crash can't do
 	return err != nil
 }
 

@@ -9,9 +9,9 @@ import (
 
 // Report is the result of verifying a journal.
 type Report struct {
-	// Calls is the chain of intents and outcomes.
+	// Calls is the result for the chain of calls.
 	Calls ChainReport
-	// Refusals is the chain of refusals and counts.
+	// Refusals is the result for the chain of refusals.
 	Refusals ChainReport
 	// Head is the newest head in the directory, or nil if there is none.
 	Head *Head
@@ -23,17 +23,17 @@ type ChainReport struct {
 	Segments int
 	// Records is the number of good records.
 	Records int64
-	// First is the seq of the oldest stored record, or 0 if there is none. Earlier records were pruned.
+	// First is the sequence number of the oldest stored record, or 0 if there is none. Earlier records were pruned.
 	First int64
-	// Last is the seq of the last good record, or 0 if there is none.
+	// Last is the sequence number of the last good record, or 0 if there is none.
 	Last int64
 	// Head is the hash of the last good record's line, in hex. It is empty if there is no good record.
 	Head string
 	// SealKey is the public key, in hex, that verifies the signatures of heads. It comes from the newest segment that
 	// contains one, and is empty if an earlier version wrote the whole chain.
 	SealKey string
-	// Incomplete is the number of bytes after the last record that a crash has left as an incomplete line. When the
-	// journal is opened again, they are moved to a separate file.
+	// Incomplete is the number of bytes in an incomplete line that a crash has left after the last record. When the
+	// journal is opened again, this line is moved to a separate file.
 	Incomplete int64
 }
 
@@ -41,9 +41,9 @@ type ChainReport struct {
 var ErrNoJournal = errors.New("the folder holds no journal")
 
 // Verify checks both chains in dir, record by record, beginning with the oldest stored segment. It also checks that the
-// chains contain the records to which the newest head in the directory refers, and the records to which the heads in
-// the parameter elsewhere refer. These are heads that were stored in other places. Verify only reads files. A journal
-// may be open in dir and write records at the same time.
+// chains contain the records to which the newest head in the directory refers, and the records to which the given heads
+// refer. The given heads are copies that were stored elsewhere. Verify only reads files. A journal may be open in dir
+// and write records at the same time.
 //
 // For each broken chain, the error wraps a [BrokenError], which describes the first record that is broken, moved or
 // missing. An incomplete line that a crash has left at the end is not an error. The report contains the last good
@@ -57,8 +57,8 @@ func Verify(dir string, elsewhere ...Head) (Report, error) {
 	}
 }
 
-// wasPruned reports whether an open journal has removed segments during the check. If so, the parts that were read may
-// be inconsistent with each other.
+// wasPruned reports whether an open journal has removed segments during the check. In that case, the parts that were
+// read may contradict each other.
 func wasPruned(dir string, r *Report) bool {
 	for _, chain := range []struct {
 		name  string
@@ -94,8 +94,7 @@ func verify(dir string, elsewhere []Head) (Report, error) {
 	return report, errors.Join(append(errs, headErr, report.checkHeads(elsewhere))...)
 }
 
-// checkHeads returns an error unless the newest head exists and is signed with the journal's key. The heads in the
-// parameter elsewhere must be signed with the same key.
+// checkHeads returns an error if there is no head, or if a head is not signed with the journal's key.
 func (r *Report) checkHeads(elsewhere []Head) error {
 	var errs []error
 	for _, h := range elsewhere {
@@ -157,9 +156,8 @@ type reader struct {
 	newest bool
 	// firstPrev is the field Prev of the oldest stored record.
 	firstPrev string
-	// oldest is the seq of the oldest record that must exist according to the records. The field before is the hash of
-	// the record that precedes the oldest record. If no record contains this information, oldest is 0 and before is
-	// empty.
+	// oldest is the sequence number of the oldest record that must exist according to the records. before is the hash of
+	// the record that precedes this record. If no record contains this information, oldest is 0 and before is empty.
 	oldest int64
 	before string
 	// sealed contains the ends of the chain according to the signed heads.

@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 )
 
-// watchBuffer is the maximum number of records by which a watcher may be behind.
+// watchBuffer limits how many records a watcher can be behind.
 const watchBuffer = 1024
 
 // ErrSlowWatcher means that a watcher was too far behind and was removed.
@@ -26,7 +26,7 @@ type watchers struct {
 
 type watcher struct {
 	lines chan watched
-	err   error // the reason why lines was closed
+	err   error // why lines was closed
 }
 
 type watched struct {
@@ -78,8 +78,8 @@ func (w *watchers) close() {
 	}
 }
 
-// publish sends the lines of text to every watcher. The parameter first is the seq of the first line. publish never
-// blocks: it removes watchers that are too slow.
+// publish sends the lines of text to every watcher. first is the sequence number of the first line. publish never
+// blocks, because it removes watchers that are too slow.
 func (w *watchers) publish(from *chain, first int64, text []byte) {
 	if w.count.Load() == 0 {
 		return
@@ -101,16 +101,15 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 	}
 }
 
-// Follow first yields the newest records, oldest first. The parameter last is the maximum number of these records. Then
-// it yields every new record when it is written. Within a chain, no record is missing or repeated. Follow omits records
-// that filter does not accept. A nil filter accepts all records. Before Follow reads the older records, it calls the
-// function read. After it has read them, it calls the function that read returned. An error from read ends the
-// sequence.
+// Follow first yields at most n of the newest records, oldest first. Then it yields every new record when the record is
+// written. Within a chain, no record is missing or repeated. Follow omits records that filter does not accept. A nil
+// filter accepts all records. Before Follow reads the older records, it calls begin. After it has read them, it calls
+// the function that begin returned. An error from begin ends the sequence.
 //
 // The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends. It
 // can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlowWatcher]),
 // if the journal is closed ([ErrClosed]), or if records can't be read. When ctx is done, it ends without an error.
-func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func() (done func(), err error)) iter.Seq2[Record, error] {
+func (j *Journal) Follow(ctx context.Context, n int, filter Filter, begin func() (done func(), err error)) iter.Seq2[Record, error] {
 	one := j.watchers.add()
 	stop := context.AfterFunc(ctx, func() { j.watchers.remove(one) })
 	views := j.views()
@@ -118,9 +117,9 @@ func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func
 		defer stop()
 		defer j.watchers.remove(one)
 		var old []Record
-		done, err := read()
+		done, err := begin()
 		if err == nil {
-			old, err = newest(ctx, views, last, filter)
+			old, err = newest(ctx, views, n, filter)
 			done()
 		}
 		if err != nil {
@@ -143,7 +142,7 @@ func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func
 }
 
 // follow yields the watcher's new records, and then the error that ended the watcher. It skips the records that were
-// read before: seen contains the seq of the last of them for each chain.
+// read before. seen maps each chain to the sequence number of its last such record.
 func (w *watcher) follow(ctx context.Context, seen map[*chain]int64, filter Filter, yield func(Record, error) bool) {
 	for item := range w.lines {
 		if ctx.Err() != nil {

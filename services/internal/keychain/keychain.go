@@ -1,5 +1,5 @@
-// Package keychain stores secrets in the keychain of the operating system: the Secret Service on Linux, Keychain on
-// macOS, and the Credential Manager on Windows.
+// Package keychain stores secrets in the keychain of the operating system. This is the Secret Service on Linux,
+// Keychain on macOS, and the Credential Manager on Windows.
 package keychain
 
 import (
@@ -14,8 +14,9 @@ import (
 const (
 	// service is the name under which the keychain lists all entries of this program.
 	service = "sluice"
-	// MaxBytes is the maximum size of a value. It is below the limits of all systems: 2,560 bytes on Windows, and about
-	// 2,900 bytes on macOS. On macOS, the value is encoded in base64 and is part of a command of at most 4,096 bytes.
+	// MaxBytes is the maximum size of a value. It is below the limits of all systems, which are 2,560 bytes on Windows and
+	// about 2,900 bytes on macOS. On macOS, the value is encoded in base64 and is part of a command of at most 4,096
+	// bytes.
 	MaxBytes = 2500
 )
 
@@ -30,8 +31,8 @@ var (
 // entryName matches a name of the form SERVER/NAME. Such a name is also a safe relative path.
 var entryName = regexp.MustCompile(`^[a-z0-9-]{1,32}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$`)
 
-// CheckName returns an error unless name is a valid entry name for a secret of a server: SERVER/NAME, where NAME is
-// usually the name of a variable or a header.
+// CheckName returns an error unless name is a valid entry name for a secret of a server. Such a name has the form
+// SERVER/NAME, where NAME is usually the name of a variable or a header.
 func CheckName(name string) error {
 	if !entryName.MatchString(name) {
 		return fmt.Errorf("%q is not the name of a keychain entry: write SERVER/NAME, such as github/GITHUB_TOKEN", name)

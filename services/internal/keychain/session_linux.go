@@ -46,8 +46,8 @@ func (s *session) close() {
 	}
 }
 
-// hasBus reports whether package dbus can find the address of a session bus. If it can't, package dbus would start a
-// bus.
+// hasBus reports whether package dbus can find the address of a session bus. If it can't, package dbus must not be
+// used, because it would start a bus.
 func hasBus() bool {
 	if address := os.Getenv("DBUS_SESSION_BUS_ADDRESS"); address != "" && address != "autolaunch:" { //nolint:forbidigo // package dbus reads it too
 		return true

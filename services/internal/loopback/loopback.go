@@ -30,7 +30,8 @@ func Address(address string) bool {
 	return err == nil && Host(host)
 }
 
-// Dial connects to an address if it resolves to a loopback address. It is safe for concurrent use.
+// Dial connects to an address. It returns an error if the address does not resolve to a loopback address. It is safe
+// for concurrent use.
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialTimeout, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
 		if at, err := netip.ParseAddrPort(resolved); err != nil || !at.Addr().Unmap().IsLoopback() {

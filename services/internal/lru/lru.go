@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// Cache is a least recently used cache: if the cache is full, a new value replaces the least recently used values. It
+// Cache is a least recently used cache. If the cache is full, a new value replaces the least recently used values. It
 // is safe for concurrent use.
 type Cache[K comparable, V any] struct {
 	maxWeight int
@@ -18,10 +18,10 @@ type Cache[K comparable, V any] struct {
 	weight int
 }
 
-// New returns a cache for at most the given number of values, which must be positive. The parameter most is the maximum
-// total weight of the values. The function weigh returns the weight of a value.
-func New[K comparable, V any](number, most int, weigh func(V) int) *Cache[K, V] {
-	r := &Cache[K, V]{maxWeight: most, weigh: weigh}
+// New returns a cache that contains at most number values with a total weight of at most maxWeight. number must be
+// positive. weigh returns the weight of a value.
+func New[K comparable, V any](number, maxWeight int, weigh func(V) int) *Cache[K, V] {
+	r := &Cache[K, V]{maxWeight: maxWeight, weigh: weigh}
 	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if number is not positive
 	return r
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// MaxTime is the maximum time between the loading of a file and the time `until` in the file.
+// MaxTime limits how far in the future the time `until` in a file can be when the file is loaded.
 const MaxTime = 30 * 24 * time.Hour
 
 // These are the values of `mode`. An empty mode means Enforce.
@@ -20,8 +20,8 @@ const (
 	Observe = "observe"
 )
 
-// Until is the value of `until`: a time in the format of RFC 3339, or a date, which means the beginning of that day in
-// UTC. It is empty if the key is absent.
+// Until is the value of `until`. It is a time in the format of RFC 3339, or a date, which means the beginning of that
+// day in UTC. It is empty if the key is absent.
 type Until string
 
 // Time returns the value as a time. It returns the zero time if the key is absent or has a different format.
@@ -65,8 +65,8 @@ type Finding struct {
 	Message, Suggestion string
 }
 
-// Check returns a problem with the values of the keys, or nil if there is none. The parameter now is the time at which
-// the file is loaded.
+// Check returns a problem with the values of the keys, or nil if there is none. now is the time at which the file is
+// loaded.
 func Check(mode string, until Until, now time.Time) *Finding {
 	latest := Format(now.Add(MaxTime).Truncate(24 * time.Hour))
 	switch {
@@ -86,9 +86,9 @@ func Check(mode string, until Until, now time.Time) *Finding {
 	return nil
 }
 
-// Warn returns a warning if mode is `observe`, and otherwise nil. The warning says either until when decisions are not
-// enforced, or that this time has passed. The parameter what is the kind of thing to which the keys belong, for example
-// "rule". [Check] must have returned nil for the values.
+// Warn returns a warning if mode is `observe`, and otherwise nil. The warning contains the time from which decisions
+// are enforced, or says that this time has passed. what names the thing to which the keys belong, for example "rule".
+// [Check] must have returned nil for the values.
 func Warn(what, mode string, until Until, now time.Time) *Finding {
 	switch {
 	case mode != Observe:

@@ -91,8 +91,8 @@ func (a *Authority) WriteRole(dir string, role authv1.Role) error {
 	)
 }
 
-// WriteFile writes a file atomically: it writes to a temporary file and renames this file. If the directory does not
-// exist, WriteFile creates it with access only for its owner.
+// WriteFile writes a file atomically. It first writes a temporary file and then renames this file. If the directory
+// does not exist, WriteFile creates it with access only for its owner.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the folder of %s: %w", path, err)

@@ -86,7 +86,7 @@ func (a *Authority) CertPEM() []byte { return encode("CERTIFICATE", a.cert.Raw) 
 
 // Leaf describes a certificate to issue. The zero value has no names.
 type Leaf struct {
-	// Name is the common name. The certificate contains Name also as a DNS name, in addition to localhost.
+	// Name is the common name of the certificate. It is also a DNS name of the certificate, in addition to localhost.
 	Name string
 	// URIs are the certificate's URI SANs.
 	URIs []string

@@ -90,8 +90,8 @@ func newSource[T any](files []string, load func() (*T, error), ends func(*T) tim
 // Current returns the most recent usable contents of the files.
 func (s *Source[T]) Current() *T { return s.current.Load() }
 
-// OnChange makes Run call the function do after each change of the contents. A later call to OnChange replaces this
-// function.
+// OnChange makes Run call do after each change of the contents. If OnChange is called again, the new function replaces
+// do.
 func (s *Source[T]) OnChange(do func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

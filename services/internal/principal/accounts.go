@@ -6,8 +6,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// An Account is a principal, a person, or both. A caller's usage is counted against the quotas of all its accounts: the
-// caller, the principals in its delegation chain, and the people for whom they work.
+// An Account is a principal, a person, or both. A caller's usage is counted against the quotas of all its accounts,
+// which are the caller, the principals in its delegation chain, and the people for whom they work.
 type Account struct {
 	Key
 
@@ -23,8 +23,8 @@ type Account struct {
 // against the people for whom these principals work. Therefore a caller can't increase its quota by creating agents.
 // The zero value has no accounts. Accounts are immutable and safe for concurrent use.
 type Accounts struct {
-	// inline contains the accounts of most callers without an allocation. If a caller has more accounts, overflow
-	// contains all of them.
+	// inline contains the accounts of a caller without an allocation. If a caller has more accounts, overflow contains all
+	// of them.
 	inline   [2]Account
 	n        int
 	overflow []Account
@@ -45,7 +45,7 @@ func AccountsOf(p *identityv1.Principal) Accounts {
 	return a
 }
 
-// AccountsOfKey returns the accounts of a caller if only the caller's key is known.
+// AccountsOfKey returns the accounts of a caller of whom only the key is known.
 func AccountsOfKey(who Key) Accounts {
 	var a Accounts
 	a.root = who

@@ -20,7 +20,7 @@ const Agent = "agent:"
 // (RFC 8693, section 4.1).
 const Delegate = "act:"
 
-// reserved contains the prefixes of subjects that only the mesh makes.
+// reserved contains the prefixes of subjects that only the mesh uses.
 var reserved = []string{Agent, Delegate, "system:"}
 
 // IsReserved reports whether a subject begins with a prefix that only the mesh uses. No credential may name such a
@@ -49,4 +49,18 @@ func Root(p *identityv1.Principal) Key {
 // principal itself if it has no owner.
 func Person(p *identityv1.Principal) Key {
 	return Key{p.GetTenant(), cmp.Or(p.GetOwner(), p.GetSubject())}
+}
+
+// Owner returns the key of the person whose accounts at servers a principal uses: the owner of an agent or, for an agent
+// of the mesh, the owner of the principal at the end of the chain of its creators. Unlike [Person], it returns the zero
+// key if no person is known, for example for workloads.
+func Owner(p *identityv1.Principal) Key {
+	chain := p.GetChain()
+	for len(chain) > 0 && strings.HasPrefix(p.GetSubject(), Agent) { // the owner of such an agent may be a workload
+		p, chain = chain[0], chain[1:]
+	}
+	if p.GetOwner() == "" {
+		return Key{}
+	}
+	return Key{p.GetTenant(), p.GetOwner()}
 }

@@ -127,3 +127,27 @@ func TestAccounts_ZeroValueHasNone(t *testing.T) {
 		t.Errorf("%+v", none)
 	}
 }
+
+// A caller uses the accounts of the person who owns it. A workload owns the agents that it creates, but is no person.
+func TestOwner_IsAKnownPerson(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		caller *identityv1.Principal
+		want   principal.Key
+	}{
+		"an agent of a person":                   {who("bot", "ana"), key("ana")},
+		"a workload":                             {who("ci", ""), principal.Key{}},
+		"an agent with prior actors":             {who("act:corp/b/ana", "ana", who("act:corp/a/ana", "")), key("ana")},
+		"an agent that a person created":         {who("agent:acme/1", "ana"), key("ana")},
+		"an agent that a person's agent created": {who("agent:acme/1", "ana", who("bot", "ana")), key("ana")},
+		"an agent of a person's agent's agent":   {who("agent:acme/2", "ana", who("agent:acme/1", "ana"), who("bot", "ana")), key("ana")},
+		"an agent that a workload created":       {who("agent:acme/1", "ci", who("ci", "")), principal.Key{}},
+		"an agent of a workload's agent":         {who("agent:acme/2", "ci", who("agent:acme/1", "ci"), who("ci", "")), principal.Key{}},
+		"an agent that an act principal created": {who("agent:acme/1", "ana", who("act:corp/b/ana", "ana"), who("act:corp/a/ana", "")), key("ana")},
+		"no caller":                              {nil, principal.Key{}},
+	} {
+		if got := principal.Owner(tt.caller); got != tt.want {
+			t.Errorf("%s: the owner is %+v, want %+v", name, got, tt.want)
+		}
+	}
+}

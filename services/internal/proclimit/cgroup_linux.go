@@ -164,8 +164,8 @@ func (c *controller) begin(share Limits) error {
 	return nil
 }
 
-// removeLeftovers removes cgroups that are left from processes that were killed. A cgroup that still contains processes
-// can't be removed.
+// removeLeftovers removes the cgroups of processes that were killed. It does not remove a cgroup that still contains
+// processes, because the kernel refuses that.
 func (c *controller) removeLeftovers() {
 	found, _ := filepath.Glob(filepath.Join(c.own, basePrefix+"[0-9]*"))
 	for _, dir := range found {
@@ -220,7 +220,7 @@ func (c *controller) moveAside() error {
 	return nil
 }
 
-// make creates a cgroup with limits. In version 2, the other controller may already have created it.
+// make creates a cgroup with limits. In version 2, the cgroup may already exist, because both controllers share it.
 func (c *controller) make(dir string, limits Limits) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && (c.version == 1 || !errors.Is(err, fs.ErrExist)) {
 		return err

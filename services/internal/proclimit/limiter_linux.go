@@ -44,8 +44,9 @@ type usage struct {
 	memory int64
 }
 
-// New returns a limiter that uses cgroups if it can create them. It creates a cgroup for all groups of the limiter,
-// which Close removes. If it can't create cgroups, the limiter counts processes itself. New never fails.
+// New returns a limiter that uses cgroups if it can create them. It creates one cgroup that contains the cgroups of all
+// its groups. Close removes this cgroup. If New can't create cgroups, the limiter counts processes itself. New never
+// fails.
 func New() *Limiter {
 	l := &Limiter{groups: make(map[*Group]struct{})}
 	var why []error
@@ -159,7 +160,7 @@ func isRunning(pid int) bool {
 	return ok && !p.dead
 }
 
-// Check returns an [ExceededError] if the group has reached a limit since it was created. Otherwise it returns nil.
+// Check returns an [ExceededError] if the group has exceeded a limit since it was created. Otherwise it returns nil.
 func (g *Group) Check() error {
 	l := g.limiter
 	l.mu.Lock()
@@ -196,7 +197,8 @@ func (g *Group) kernelExceeded() error {
 }
 
 // wasRefused reports whether the kernel has refused a fork because of the group's limit. Some kernels also count forks
-// that were refused because of the limit for all groups together. [Group.checkTotal] handles such forks.
+// that were refused because of the limit for all groups together. Such forks do not count here, because
+// [Group.checkTotal] checks that limit.
 func (g *Group) wasRefused() bool {
 	times := readCounter(g.pids, "pids.events", "max")
 	if times <= g.refused {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Values of [ExceededError.Limit].
+// These are the values of [ExceededError.Limit].
 const (
 	Tasks  = "tasks"
 	Memory = "memory"
@@ -27,8 +27,8 @@ const CheckEvery = 100 * time.Millisecond
 type Limits struct {
 	// Tasks is the maximum number of processes and threads at a time.
 	Tasks int
-	// Memory is the maximum memory, in bytes. It is compared with the memory usage of the cgroup. Without a cgroup, it
-	// is compared with the total size of the resident pages that are not shared.
+	// Memory is the maximum memory, in bytes. It limits the memory usage of the cgroup. If there is no cgroup, it limits
+	// the total size of the resident pages that are not shared.
 	Memory int64
 }
 
@@ -59,7 +59,7 @@ type Report struct {
 	// Enforced contains short descriptions of the limits that the kernel enforces. NotEnforced contains descriptions of
 	// the other limits.
 	Enforced, NotEnforced []string
-	// Why is the reason that the kernel does not enforce all limits. It is empty if the kernel enforces all limits.
+	// Why is the reason why the kernel does not enforce all limits. It is empty if the kernel enforces all limits.
 	Why string
 }
 

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// tableAge is the maximum age of the table of processes. The table is also treated as out of date if the machine
-	// has at least tableTasks more tasks, or tableMemory bytes less free memory, than when the table was read.
+	// tableAge is how old the table of processes can get before it counts as out of date. It also counts as out of date if
+	// the machine has at least tableTasks more tasks, or tableMemory bytes less free memory, than when the table was read.
 	tableAge    = time.Second
 	tableTasks  = 48
 	tableMemory = 64 << 20
-	// killRounds is the maximum number of times that the processes of a group are listed and killed. killPause is the
-	// pause between these attempts.
+	// killRounds limits how often the processes of a group are listed and killed. killPause is the pause between these
+	// attempts.
 	killRounds = 100
 	killPause  = 5 * time.Millisecond
 )
@@ -60,8 +60,8 @@ func (t *table) read(groups map[*Group]struct{}) {
 	}
 }
 
-// count finds the group's processes: the leader, the processes in its session, the processes that earlier calls to
-// count found, and all descendants of these processes.
+// count finds the group's processes, which are the leader, the processes in its session, the processes that earlier
+// calls to count found, and all descendants of these processes.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)
 	var find func(pid int) bool
@@ -177,7 +177,7 @@ func parseStat(raw []byte) (p process, ok bool) {
 	return p, true
 }
 
-// isDescendant reports whether pid is the process ancestor or one of its descendants.
+// isDescendant reports whether a process is the given ancestor or one of its descendants.
 func isDescendant(pid, ancestor int) bool {
 	for pid > 1 {
 		if pid == ancestor {
@@ -217,8 +217,8 @@ func freeMemory() int64 {
 // noLimit is used as the limit if a maximum of the machine is unknown.
 const noLimit = 1 << 30
 
-// machineLimits returns the limits for all groups together: three quarters of the machine's maximum number of tasks,
-// and three quarters of its memory. If a maximum is unknown, there is no limit.
+// machineLimits returns the limits for all groups together, which are three quarters of the machine's maximum number of
+// tasks, and three quarters of its memory. If a maximum is unknown, there is no limit.
 func machineLimits(pids, memory *controller) Limits {
 	tasks := int64(noLimit)
 	for _, file := range []string{"threads-max", "pid_max"} {

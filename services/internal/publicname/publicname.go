@@ -8,7 +8,7 @@ import "strings"
 const maxShown = 256
 
 // Of returns the name of a tool, prompt or task, or a URI, in a form that may be shown. It truncates long names, and it
-// omits the parts of a URI that may contain a secret: the query, the fragment and the user information.
+// omits the parts of a URI that may contain a secret, which are the query, the fragment and the user information.
 func Of(name string) string {
 	text := publicURI(name) // the name may be a URI
 	if len(text) <= maxShown {

@@ -13,7 +13,7 @@ import (
 )
 
 // ErrFull means that the caller can't use more, because one of the quotas against which its usage is counted is used
-// up. Use errors.Is to compare it.
+// up. Use errors.Is to test for it.
 var ErrFull = errors.New("the share is used up")
 
 // PersonFactor is the quota of a person, as a multiple of the quota of one principal. The person's quota covers all
@@ -77,7 +77,7 @@ func Reason(err error) string {
 	return ""
 }
 
-// usage contains the counts for one key: how many items are charged to it as a principal, and how many as a person.
+// usage contains how many items are charged to one key as a principal, and how many as a person.
 type usage struct{ principal, person int }
 
 // A Tally counts the usage of each key. It has no mutex, so callers must not use it concurrently. Create one with
@@ -88,7 +88,7 @@ type Tally struct {
 	by     map[scopedKey]usage
 }
 
-// NewTally returns an empty tally. The parameter what is the plural name of the counted items.
+// NewTally returns an empty tally. what is the plural name of the counted items.
 func NewTally(what string, l Limits) *Tally {
 	return &Tally{what: what, limits: l, by: make(map[scopedKey]usage)}
 }
@@ -104,7 +104,7 @@ func (t *Tally) Release(of *principal.Accounts, n int) { t.ReleaseIn("", of, n) 
 // use.
 func (t *Tally) Add(of *principal.Accounts, n int) { t.add("", of, n) }
 
-// AcquireIn is like [Tally.Acquire], but each value of the parameter in, for example the name of a server, has a
+// AcquireIn is like [Tally.Acquire], but counts the usage within a scope, for example a server. Each scope has a
 // separate quota.
 func (t *Tally) AcquireIn(in string, of *principal.Accounts, n int) error {
 	if full := t.full(in, of, n); full != nil {
@@ -166,7 +166,7 @@ type Quota struct {
 	tally *Tally
 }
 
-// New returns an empty quota. The parameter what is the plural name of the counted items.
+// New returns an empty quota. what is the plural name of the counted items.
 func New(what string, l Limits) *Quota { return &Quota{tally: NewTally(what, l)} }
 
 // Acquire is like [Tally.Acquire].

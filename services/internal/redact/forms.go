@@ -12,9 +12,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Forms returns a secret in all forms in which programs may print it: unchanged, encoded for URLs, encoded for JSON, in
-// base64 at any offset, and in hexadecimal digits. It returns nil if the secret is shorter than 6 bytes, because such a
-// string can occur in ordinary text.
+// Forms returns a secret in all forms in which programs may print it. The secret may be unchanged, encoded for URLs,
+// encoded for JSON, in base64 at any offset, and in hexadecimal digits. It returns nil if the secret is shorter than 6
+// bytes, because such a string can occur in ordinary text.
 func Forms(secret string) []string {
 	secret = strings.TrimSpace(secret)
 	if len(secret) < minLoggedLen {
@@ -30,7 +30,7 @@ func Forms(secret string) []string {
 		}
 	}
 	for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		for before := range 3 { // bytes of other content in the group of three bytes in which the secret begins
+		for before := range 3 { // how many other bytes precede the secret in its first group of three bytes
 			text := encoding.EncodeToString(append(make([]byte, before), secret...))
 			out = append(out, text[(before*8+5)/6:(before+len(secret))*8/6])
 		}
@@ -59,7 +59,7 @@ type Stream struct {
 	held     string
 }
 
-// Stream returns a stream that removes secrets from text and passes the rest to the function tell.
+// Stream returns a stream that removes secrets from text and passes the remaining text to tell.
 func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{redactor: s, tell: tell} }
 
 // Write adds a piece of text. If the end of the text may be the beginning of a secret, Write holds this end back until

@@ -26,7 +26,7 @@ const (
 // Redactor is safe for concurrent use.
 type Redactor struct {
 	log *strings.Replacer
-	// logged contains the strings that the field log replaces, the longest first.
+	// logged contains the strings that are removed from logs, the longest first.
 	logged []string
 	// secrets contains the secrets to remove from answers, the longest first. begins[b] is true if a secret can begin
 	// with the byte b in JSON.
@@ -135,8 +135,8 @@ func secretLen(text []byte, secret string) int {
 }
 
 // nextChar returns the first character of text, which is inside a JSON string, and the number of bytes with which the
-// character is written: one byte or an escape. At the end of the string, and for an invalid escape, it returns "" and
-// 0.
+// character is written, which is one byte or an escape. At the end of the string, and for an invalid escape, it returns
+// "" and 0.
 func nextChar(text []byte) (string, int) {
 	const short, meant = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 	switch {

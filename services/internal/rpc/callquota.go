@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// personCalls is the maximum number of calls that one person may have in flight on all connections together.
+	// personCalls limits how many calls one person has in flight on all connections together.
 	personCalls = 512
 	// personBytes, peopleBytes and roleBytes limit the total size in bytes of large requests and answers in flight.
 	// personBytes applies to one person, and peopleBytes to all people together. roleBytes applies to one service of
@@ -42,11 +42,11 @@ func (w quotaKey) String() string {
 	return "the person " + w.person.Tenant + "/" + w.person.Subject
 }
 
-// callQuotas contains the quotas of callers over the network: a quota for each caller, and one for all callers
+// callQuotas contains the quotas of callers over the network. There is a quota for each caller, and one for all callers
 // together. It is safe for concurrent use.
 type callQuotas struct {
-	// calls and bytes are the limits for one caller. The field all is the limit in bytes for all callers together.
-	calls, bytes, all int
+	// calls and bytes are the limits for one caller. allBytes is the limit for the bytes of all callers together.
+	calls, bytes, allBytes int
 	// queue is the fair queue for unary calls. It is nil if the callers need no queue.
 	queue *fairqueue.Queue[quotaKey]
 
@@ -62,11 +62,11 @@ type callerUsage struct {
 	unreadFull bool
 }
 
-func newCallQuotas(calls, bytes, all int, turns *fairqueue.Queue[quotaKey]) *callQuotas {
-	return &callQuotas{calls: calls, bytes: bytes, all: all, queue: turns, usage: make(map[quotaKey]*callerUsage)}
+func newCallQuotas(calls, bytes, allBytes int, turns *fairqueue.Queue[quotaKey]) *callQuotas {
+	return &callQuotas{calls: calls, bytes: bytes, allBytes: allBytes, queue: turns, usage: make(map[quotaKey]*callerUsage)}
 }
 
-// callUsage is what one call uses of its caller's quota. It is nil for a call that is not counted.
+// callUsage contains what one call uses of its caller's quota. It is nil for a call that is not counted.
 type callUsage struct {
 	quotas *callQuotas
 	key    quotaKey
@@ -76,7 +76,8 @@ type callUsage struct {
 	uses int
 }
 
-// admit counts a call against its caller's quota until [callUsage.finish] is called.
+// admit counts a call against its caller's quota until [callUsage.finish] is called. It returns an error if the quota
+// is used up.
 func (s *callQuotas) admit(own quotaKey) (*callUsage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +140,7 @@ func (p *callUsage) end() {
 func (p *callUsage) chargeRequest(n int) error {
 	p.quotas.mu.Lock()
 	defer p.quotas.mu.Unlock()
-	if n > 0 && (p.caller.bytes+n > p.quotas.bytes || p.quotas.held+n > p.quotas.all) {
+	if n > 0 && (p.caller.bytes+n > p.quotas.bytes || p.quotas.held+n > p.quotas.allBytes) {
 		return exhaustedError("large requests take too much together: wait until some of them have an answer")
 	}
 	p.add(n)
@@ -156,7 +157,7 @@ func (p *callUsage) chargeAnswer(n int) error {
 			p.caller.unreadFull = true
 			return exhaustedError("%s can't get an answer of %d bytes in addition to %d that it has not read: read them first", p.key, n, p.caller.bytes)
 		}
-		if p.quotas.held+n > p.quotas.all {
+		if p.quotas.held+n > p.quotas.allBytes {
 			return exhaustedError("unread answers leave no memory for one of %d bytes: try again", n)
 		}
 		p.add(n)

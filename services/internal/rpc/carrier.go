@@ -22,26 +22,26 @@ import (
 )
 
 const (
-	// maxCarried is the maximum number of calls of one stream that are processed at the same time. While that many
-	// calls are being processed, the server reads no further calls.
+	// maxCarried limits how many calls of one stream are processed at the same time. While that many calls are being
+	// processed, the server reads no further calls.
 	maxCarried = 1024
-	// maxBatch is the maximum number of calls or answers in one message.
+	// maxBatch limits how many calls or answers one message contains.
 	maxBatch = 32
-	// maxIdleWorkers is the maximum number of idle goroutines of a stream that wait for the next call.
+	// maxIdleWorkers limits how many idle goroutines of a stream wait for the next call.
 	maxIdleWorkers = 32
 	// maxCarriedPart is the maximum size in bytes of a carried call's request, and of its principal. A larger call is
 	// sent as a separate RPC, as sluice.mesh.v1 specifies.
 	maxCarriedPart = 16 << 10
 )
 
-// carried is a method whose calls may be carried on a shared stream. See [Conn].
+// carried describes a method whose calls may be carried on a shared stream. See [Conn].
 type carried struct {
 	serve   localMethod
 	request protoreflect.MessageType
 	most    int
 }
 
-// carrier implements [meshv1.CarrierServiceServer]. It handles each carried call as if it were a separate RPC.
+// carrier implements [meshv1.CarrierServiceServer]. It processes each carried call as if it were a separate RPC.
 type carrier struct {
 	meshv1.UnimplementedCarrierServiceServer
 
@@ -100,7 +100,7 @@ type serverStream struct {
 	answers *batches[*meshv1.CarriedAnswer]
 	slots   chan struct{}
 	working sync.WaitGroup
-	// next passes a call to an idle goroutine. The channel ended is closed to make idle goroutines end.
+	// next passes a call to an idle goroutine. ended is closed to make idle goroutines end.
 	next        chan func()
 	ended       chan struct{}
 	idleWorkers atomic.Int32
@@ -264,7 +264,7 @@ func (on *serverStream) serve(ctx context.Context, call *meshv1.CarriedCall) (pr
 }
 
 // batches is a queue of items that are sent in batches. Create one with [newBatches]. It is safe for concurrent use,
-// but only one goroutine may call the method take.
+// but only one goroutine may call [batches.take].
 type batches[T any] struct {
 	mu     sync.Mutex
 	items  []T
@@ -286,7 +286,7 @@ func (b *batches[T]) add(item T) bool {
 	return true
 }
 
-// close refuses further items. The method take still returns the waiting items.
+// close makes the queue refuse further items. [batches.take] still returns the waiting items.
 func (b *batches[T]) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -23,11 +23,11 @@ import (
 const (
 	// reopenDelay is the time between the failure of a stream and the opening of a new stream.
 	reopenDelay = 250 * time.Millisecond
-	// hangTimeout is the time without an answer after which a stream is assumed to hang.
+	// hangTimeout is how long a stream can be without an answer before it is assumed to hang.
 	hangTimeout = 100 * time.Millisecond
 )
 
-// A Conn is a connection to a service of the mesh. If the contract of a method allows it, calls to the method are
+// A Conn is a connection to a service of the mesh. If the proto file allows it for a method, calls to the method are
 // carried on a shared stream that stays open. If there is no such stream, these calls are sent as separate RPCs. If the
 // stream fails, calls that have no answer yet are sent again as separate RPCs, because these methods are safe to
 // repeat.
@@ -43,8 +43,8 @@ type Conn struct {
 	// open is the current stream, or nil if there is none.
 	open atomic.Pointer[clientStream]
 	mu   sync.Mutex
-	// next is the earliest time at which a stream may be opened. The field opening is true while a stream is being
-	// opened or is open.
+	// next is the earliest time at which a stream may be opened. opening is true while a stream is being opened or is
+	// open.
 	next    time.Time
 	opening bool
 }
@@ -241,8 +241,8 @@ func (l *clientStream) abandon(id uint64) uint64 {
 	return l.answersReceived
 }
 
-// write sends waiting calls until the stream fails. It need not report that failure, because the method run also
-// notices it.
+// write sends waiting calls until the stream fails. It does not report that failure, because [Conn.run] notices the
+// failure, too.
 func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	for {
 		batch := l.waiting.take()

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// clientDeadline is the time after which an outgoing unary call ends if its context has no deadline.
+// clientDeadline limits the duration of an outgoing unary call whose context has no deadline.
 const clientDeadline = 10 * time.Second
 
 // serviceConfig balances calls over the replicas of a service. Calls wait for a connection until their deadline, so
@@ -33,7 +33,7 @@ const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig
 // report unknown keys, at the replica from which it receives them.
 const identityConfig = `{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
-// ClientDeps are the dependencies of a connection. Each may be nil.
+// ClientDeps are the dependencies of a connection. Each of them may be nil.
 type ClientDeps struct {
 	// Signer signs the principals that [authn.OnBehalfOf] sets. If it is nil, a call on behalf of a principal fails
 	// before it is sent.

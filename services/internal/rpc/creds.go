@@ -32,8 +32,8 @@ type pipeConn struct {
 	peer authn.Peer
 }
 
-// serverCreds accepts two kinds of connections: pipes, which already identify the client, and network connections,
-// which use the embedded credentials.
+// serverCreds accepts pipes and network connections. A pipe already identifies the client. A network connection uses
+// the embedded credentials.
 type serverCreds struct {
 	credentials.TransportCredentials
 }
@@ -65,8 +65,8 @@ func (c serverCreds) Clone() credentials.TransportCredentials {
 	return serverCreds{c.TransportCredentials.Clone()}
 }
 
-// networkCreds returns the credentials for network connections: TLS if it is configured, and otherwise none.
-// [Server.Serve] allows a listener without TLS only on loopback.
+// networkCreds returns the credentials for network connections. They use TLS if it is configured. [Server.Serve] allows
+// a listener without TLS only on loopback.
 func networkCreds(cfg *tls.Config) serverCreds {
 	if cfg == nil {
 		return serverCreds{insecure.NewCredentials()}
@@ -76,8 +76,7 @@ func networkCreds(cfg *tls.Config) serverCreds {
 
 // ServerTLS returns the TLS configuration of a service's listener. The listener presents the service's certificate. If
 // a client sends a certificate, the listener verifies it against the CA. People send no certificate and use a token
-// instead. The function present returns the certificate and the CA. It is called once for each handshake, possibly
-// concurrently.
+// instead. present returns the certificate and the CA. It is called once for each handshake, possibly concurrently.
 func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -118,7 +117,7 @@ func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tl
 	return cfg
 }
 
-// verifyRole verifies a server's certificate chain against the CA, and checks that the certificate contains the
+// verifyRole returns an error unless the CA has issued the server's certificate and the certificate contains the
 // expected role.
 func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) error {
 	if ca == nil || len(state.PeerCertificates) == 0 {
@@ -142,7 +141,7 @@ func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) 
 	return nil
 }
 
-// bearer contains the credentials of a person. The person's token is sent with every call.
+// bearer contains the credentials of a person. It sends the person's token with every call.
 type bearer struct {
 	token string
 	// plaintext allows sending the token without TLS. This is safe only for a loopback listener.

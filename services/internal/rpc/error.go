@@ -22,7 +22,7 @@ type Error struct {
 	Reason string
 	// RetryAfter is the time after which the caller may retry. It is zero if a retry does not help.
 	RetryAfter time.Duration
-	// Facts contains values for clients that write their own message. The names are in lower case.
+	// Facts contains named values from which clients can write their own messages. The names are in lower case.
 	Facts map[string]string
 	// Err is the cause. Its message is sent to the client. If Err is nil, Reason is sent as the message.
 	Err error

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// authorizer checks whether a caller may call a method. It checks every call to a server.
+// authorizer refuses calls from callers that may not call the method.
 type authorizer struct {
 	tokens   *authn.Tokens
 	verifier *authn.Verifier
@@ -27,8 +27,9 @@ type authorizer struct {
 	audience map[string]authv1.Role
 }
 
-// admit identifies the caller of a method, refuses a caller that the contract does not allow, and verifies the signed
-// principal in the argument principals. It returns the context for the handler.
+// admit identifies the caller of a method and refuses a caller that the method's rules do not allow. It also verifies
+// the signed principal on whose behalf a service makes the call. principals contains the signed principals in the call.
+// admit returns the context for the handler.
 func (g *authorizer) admit(ctx context.Context, method string, principals []string) (context.Context, error) {
 	rule := g.termsOf(method)
 	if rule.anyone {
@@ -74,9 +75,9 @@ func (g *authorizer) serves(method string) bool {
 
 func (g *authorizer) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
 
-// identify identifies the caller: a service by its certificate or pipe, or a person by a bearer token. It refuses a
-// call from a service that also sends a token. If the valid tokens are currently unknown and lastKnown is true,
-// identify accepts a token that was valid at the last update.
+// identify identifies the caller. A service is identified by its certificate or pipe, and a person by a bearer token.
+// It refuses a call from a service that also sends a token. If the valid tokens are currently unknown and lastKnown is
+// true, identify accepts a token that was valid at the last update.
 func (g *authorizer) identify(ctx context.Context, lastKnown bool) (*authn.Caller, authn.Peer, error) {
 	from, isRole, err := peerOf(ctx)
 	if err != nil {
@@ -117,7 +118,7 @@ func cutBearer(header string) (string, bool) {
 func (g *authorizer) principal(texts []string, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
 	switch {
 	case len(texts) == 0:
-		return nil, nil //nolint:nilnil // the terms of the method say whether a principal is required
+		return nil, nil //nolint:nilnil // the rules of the method say whether a principal is required
 	case len(texts) > 1:
 		return nil, errors.New("more than one principal was sent")
 	case c.Person != nil:
@@ -130,8 +131,8 @@ func (g *authorizer) principal(texts []string, c *authn.Caller, signer authn.Pee
 	return p, err
 }
 
-// check refuses a caller that the contract does not allow. For a person, the error contains the id and the role of the
-// token, and the allowed roles.
+// check returns an error if the rules do not allow a caller to call the method. For a person, the error contains the id
+// and the role of the token, and the allowed roles.
 func (c callers) check(caller *authn.Caller, method string) error {
 	if caller.Person == nil {
 		if c.roles[caller.Role] {
@@ -151,8 +152,8 @@ func refusedError(err error, facts map[string]string) error {
 	return &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED", Facts: facts, Err: err}
 }
 
-// peerOf returns the mesh role of the client, such as gateway, and whether the client has a role. It returns an error
-// if the client has a certificate without a role.
+// peerOf returns the mesh service at the other end of the connection, and reports whether the client is such a service.
+// It returns an error if the client has a certificate without a role.
 func peerOf(ctx context.Context) (authn.Peer, bool, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

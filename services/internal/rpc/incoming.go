@@ -48,7 +48,7 @@ type incoming struct {
 	mu sync.Mutex
 	// held is the number of bytes of the quota that the most recent message uses.
 	held int
-	// ended is true after the method end has released the quota.
+	// ended is true after [incoming.end] has released the quota.
 	ended bool
 }
 
@@ -112,7 +112,7 @@ func wireOf(ctx context.Context) (wire, error) {
 }
 
 // errCompressed refuses compressed messages. The size of a compressed request is unknown until it is decompressed. gRPC
-// would also compress the response, and the size of the response that was counted would be wrong.
+// would also compress the response, so the counted size of the response would be wrong.
 var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
 
 // refuseCompressed refuses a call whose header announces compressed messages.

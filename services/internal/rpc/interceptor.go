@@ -31,9 +31,9 @@ const (
 	maxReservedTime = 20 * time.Millisecond
 )
 
-// chain is the sequence of interceptors of every call to a server: recovery from panics, deadline, authentication and
-// authorization, validation, and hiding of internal errors. The sequence is the same for calls over the network and
-// inside the process.
+// chain contains the interceptors through which every call to a server passes. They recover from panics, set a
+// deadline, authenticate and authorize the caller, validate the request, and hide internal errors. They are the same
+// for calls over the network and calls inside the process.
 type chain struct {
 	gate     *authorizer
 	validate protovalidate.Validator
@@ -95,7 +95,7 @@ func asStream(serve grpc.MethodHandler) grpc.StreamHandler {
 	}
 }
 
-// checked validates the request of a unary method and calls the handler next.
+// checked validates the request of a unary method and then calls the handler.
 func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if err := c.check(req); err != nil {
 		return nil, err
@@ -103,9 +103,9 @@ func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, n
 	return next(ctx, req)
 }
 
-// tap handles a call over the network as soon as the call's header has been read. At that point, no stream exists for
-// the call, and no part of its message is stored. Therefore a refused call uses only the memory of its header. The
-// returned context ends with the call.
+// tap admits or refuses a call over the network as soon as the call's header has been read. At that point, no stream
+// exists for the call, and no part of its message is stored. Therefore a refused call uses only the memory of its
+// header. The returned context ends with the call.
 func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err error) {
 	v := netPeerOf(ctx)
 	if v == nil {
@@ -277,7 +277,7 @@ func handlerDeadline(end time.Time) (time.Time, error) {
 	return end.Add(-min(maxReservedTime, left/10)), nil
 }
 
-// check checks a request against the constraints in the contract.
+// check returns an error if a request violates the constraints in its proto file.
 func (c *chain) check(req any) error {
 	msg, ok := req.(proto.Message)
 	if !ok {

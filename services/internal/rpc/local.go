@@ -66,7 +66,7 @@ func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterf
 	}, nil
 }
 
-// pipeListener accepts connections and records in them which service the client is.
+// pipeListener accepts connections and adds the identity of the client to each of them.
 type pipeListener struct {
 	*bufconn.Listener
 	peer authn.Peer
@@ -111,8 +111,8 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 }
 
 // startSpan calls a stats handler for a call inside the process in the same way as gRPC does for a call over the
-// network, so that the same library creates the same spans. If the trace is not sampled, startSpan creates no span, and
-// only the context contains the trace.
+// network, so that the same library creates the same spans. If the trace is not sampled, startSpan creates no span, but
+// the context still contains the trace.
 func startSpan(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
 	if h == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, func(error) {}
@@ -141,7 +141,7 @@ func assignMessage(dst, src any) error {
 	if !ok1 || !ok2 || to.ProtoReflect().Descriptor() != from.ProtoReflect().Descriptor() {
 		return errors.New("a message inside the process has the wrong type")
 	}
-	proto.Reset(to) // Unmarshal does the same
+	proto.Reset(to) // as Unmarshal does
 	into := to.ProtoReflect()
 	from.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		into.Set(fd, v)

@@ -17,17 +17,19 @@ import (
 
 // callers specifies which callers may call a method.
 type callers struct {
-	// anyone allows unauthenticated callers: the health service, and methods by which people get a credential.
+	// anyone is true if unauthenticated callers may call the method. These methods are those of the health service, and
+	// methods by which people get a credential.
 	anyone bool
 	roles  map[authv1.Role]bool
 	tokens map[authv1.TokenRole]bool
 	// principal is true if a service that calls the method must send the principal on whose behalf it calls.
 	principal bool
-	// lastKnown allows a token that was valid when the list of tokens was last updated.
+	// lastKnown is true if the method accepts a token that was valid when the set of tokens was last confirmed, even if
+	// the set is stale.
 	lastKnown bool
 }
 
-// smallRequest is the maximum size in bytes of a request if the method's contract does not set a maximum.
+// smallRequest is the maximum size, in bytes, of a request if the options of the method do not set a maximum.
 const smallRequest = 64 << 10
 
 // methodRules contains the conditions for a call to a method. No caller satisfies the zero value.
@@ -41,10 +43,10 @@ type methodRules struct {
 	carried bool
 }
 
-// foreignServices contains the gRPC services whose contracts belong to other projects and therefore can't have the
-// option (sluice.auth.v1.callers). The keys of the inner maps are methods. The empty name applies to all other methods
-// of the service. Streams require authentication, because they stay open. A test checks that the contracts of all other
-// services specify their callers.
+// foreignServices contains the gRPC services that other projects define. Their methods therefore can't have the option
+// (sluice.auth.v1.callers). The keys of the inner maps are methods. The empty key applies to all other methods of the
+// service. Streams require authentication, because they stay open. A test checks that the methods of all other services
+// have the option.
 var foreignServices = map[string]map[string]callers{
 	"grpc.health.v1.Health": {
 		"":      {anyone: true},
@@ -72,7 +74,7 @@ func (c callers) tokenRoles() (out []string) {
 }
 
 // methodTerms returns the rules for each method of a service, by full method name ("/package.Service/Method"). If a
-// method of the mesh has a contract that does not specify callers, no caller may call the method.
+// method of the mesh does not have the option (sluice.auth.v1.callers), no caller may call the method.
 func methodTerms(service string) (map[string]methodRules, error) {
 	if foreign, ok := foreignServices[service]; ok {
 		table := make(map[string]methodRules, len(foreign))
@@ -126,11 +128,11 @@ func callersOption(md protoreflect.MethodDescriptor) callers {
 	}
 	delete(c.roles, authv1.Role_ROLE_UNSPECIFIED)
 	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED)
-	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agents' tokens may not call any RPC, even if a contract names them
+	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agents' tokens may not call any RPC, even if the option names them
 	return c
 }
 
-// maxRequestOf returns the maximum size in bytes of a request according to a method's contract.
+// maxRequestOf returns the maximum size, in bytes, of a request according to the options of the method.
 func maxRequestOf(md protoreflect.MethodDescriptor) int {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_MaxRequestBytes) {
@@ -140,7 +142,7 @@ func maxRequestOf(md protoreflect.MethodDescriptor) int {
 	return min(int(most), maxRequest)
 }
 
-// isCarried reports whether a method's contract allows calls to be carried on a shared stream.
+// isCarried reports whether the options of a method allow calls to be carried on a shared stream.
 func isCarried(md protoreflect.MethodDescriptor) bool {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_Carried) || md.IsStreamingClient() || md.IsStreamingServer() {

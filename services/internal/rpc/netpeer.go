@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxUnauthenticatedCalls is the maximum number of unauthenticated calls that a connection may have at a time.
-	// unauthenticatedTimeout is the maximum duration of each of these calls, including sending the answer.
-	// Unauthenticated callers may call only the health service, and methods by which people get a credential.
+	// maxUnauthenticatedCalls limits how many unauthenticated calls a connection has at a time. unauthenticatedTimeout
+	// limits how long each of these calls takes until its answer was sent. Unauthenticated callers may call only the
+	// health service, and methods by which people get a credential.
 	maxUnauthenticatedCalls = 4
 	unauthenticatedTimeout  = 5 * time.Second
 	// maxRefusals is the number of refused calls after which an unauthenticated connection is closed.
@@ -60,8 +60,8 @@ func newNetPeer(info credentials.AuthInfo, conn *connlimit.Conn) *netPeer {
 	return v
 }
 
-// role returns the mesh role of the client, such as gateway, and whether the client has a role. It returns an error if
-// the client has a certificate without a role.
+// role returns the mesh service at the other end of the connection, and reports whether the client is such a service.
+// It returns an error if the client has a certificate without a role.
 func (v *netPeer) role() (authn.Peer, bool, error) {
 	switch {
 	case v.notAfter.IsZero():
@@ -97,13 +97,14 @@ func (v *netPeer) identify(caller *authn.Caller) error {
 
 // refuse counts a refused call. If the connection is unauthenticated and has too many refused calls, refuse closes it.
 func (v *netPeer) refuse() {
-	gosched.Yield() // let other goroutines run, because refusals of one connection are handled one after the other
+	gosched.Yield() // let other goroutines run, because one connection can cause many refusals in a row
 	if !v.conn.IsIdentified() && v.refused.Add(1) > maxRefusals {
 		_ = v.conn.Close() // the client has received maxRefusals errors
 	}
 }
 
-// countUnauthenticated counts an unauthenticated call until the call's context is done.
+// countUnauthenticated counts an unauthenticated call until the call's context is done. It returns an error if the
+// connection has too many such calls.
 func (v *netPeer) countUnauthenticated(ctx context.Context) (context.Context, error) {
 	if v.unauthenticatedCalls.Add(1) > maxUnauthenticatedCalls {
 		v.unauthenticatedCalls.Add(-1)

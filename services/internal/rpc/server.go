@@ -39,7 +39,7 @@ import (
 )
 
 const (
-	// drainTimeout is the time that calls in flight have to end after the server begins to stop.
+	// drainTimeout is how long calls in flight may continue after the server begins to stop.
 	drainTimeout   = 20 * time.Second
 	healthInterval = time.Second
 	// maxMessage is the maximum size of an answer, in bytes.
@@ -67,8 +67,8 @@ type Service interface {
 
 // A HealthChecker is a [Service] that may be temporarily unable to serve.
 type HealthChecker interface {
-	// Health returns the reason that the service can't serve, or nil if it can. It is called every second and must
-	// return quickly.
+	// Health returns the reason why the service can't serve, or nil if it can. It is called every second and must return
+	// quickly.
 	Health(ctx context.Context) error
 }
 
@@ -109,12 +109,17 @@ type Server struct {
 	err     error
 }
 
+// newValidator returns the validator of all servers in this process, because each constraint takes long to compile.
+var newValidator = sync.OnceValues(func() (protovalidate.Validator, error) {
+	return protovalidate.New(protovalidate.WithMessages(new(identityv1.Principal)))
+})
+
 // NewServer returns a server. The server has no services until [Server.Add] is called.
 func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if deps.Tokens == nil || deps.Log == nil {
 		return nil, errors.New("rpc: tokens and a log are required")
 	}
-	validator, err := protovalidate.New(protovalidate.WithMessages(new(identityv1.Principal)))
+	validator, err := newValidator()
 	if err != nil {
 		return nil, fmt.Errorf("compile the contracts' constraints: %w", err)
 	}
@@ -308,7 +313,7 @@ func (s *Server) watchHealth(ctx context.Context) error {
 }
 
 // CheckHealth checks every service, updates the health service, and returns the errors by mesh role. The process as a
-// whole (the empty name) is reported as serving if all services are serving.
+// whole, whose name is empty, is reported as serving if all services are serving.
 func (s *Server) CheckHealth(ctx context.Context) map[string]error {
 	sick := make(map[string]error)
 	for role, check := range s.checks {

@@ -41,9 +41,8 @@ type answer struct {
 	portion *callUsage
 	size    int
 
-	// The mutex of to.unread guards the following fields. The field since is the time at which the answer was sent. The
-	// field read is the value of to.unread.read at that time. The field left is the number of pieces that gRPC has not
-	// released yet.
+	// The mutex of to.unread guards the following fields. since is the time at which the answer was sent, and read is the
+	// value of to.unread.read at that time. left is the number of pieces that gRPC has not released yet.
 	since time.Time
 	read  int64
 	left  int
@@ -133,14 +132,14 @@ func send(ss grpc.ServerStream, m any) error {
 }
 
 // isClosed reports whether gRPC has closed a stream on which a message was sent. The context of the stream does not
-// show this: the context may be done while the stream is still open and holds the message. isClosed tries to send the
-// headers again. On an open stream, that fails with a code other than the codes for a closed stream.
+// show this, because the context may be done while the stream is still open and holds the message. isClosed tries to
+// send the headers again. On an open stream, that fails with a code other than the codes for a closed stream.
 func isClosed(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded
 }
 
-// codec is the same as gRPC's codec, except that it does not encode an answer, which is already encoded.
+// codec is gRPC's codec, except that it returns an answer unchanged, which is already encoded.
 type codec struct{ encoding.CodecV2 }
 
 // Marshal implements [encoding.CodecV2].

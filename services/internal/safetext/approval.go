@@ -59,7 +59,7 @@ type Grant struct {
 	Where []string `json:"where,omitempty"`
 }
 
-// Vote is one person's vote.
+// Vote is one person's vote on an approval.
 type Vote struct {
 	Subject string    `json:"subject"`
 	Verdict string    `json:"verdict"`

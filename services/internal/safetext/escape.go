@@ -69,14 +69,14 @@ func Line(text string) string {
 	return replace(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// replace replaces the characters for which gone returns true with escapes, and invalid bytes with U+FFFD.
-func replace(text string, gone func(rune) bool) string {
-	if !strings.ContainsFunc(text, gone) && utf8.ValidString(text) {
+// replace replaces the characters for which isReplaced returns true with escapes, and invalid bytes with U+FFFD.
+func replace(text string, isReplaced func(rune) bool) string {
+	if !strings.ContainsFunc(text, isReplaced) && utf8.ValidString(text) {
 		return text
 	}
 	var out strings.Builder
 	for _, r := range text {
-		if gone(r) {
+		if isReplaced(r) {
 			out.WriteString(escapesOf(r))
 		} else {
 			out.WriteRune(r)

@@ -36,8 +36,9 @@ var rightToLeftScripts = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, u
 // exceptions.
 //
 // Line ends, tabs, and the special spaces of French, Chinese, Japanese and Korean are accepted everywhere. Characters
-// that emoji or a script need are accepted where they are needed: a joiner between emoji, a variation selector after a
-// symbol, the tags of a flag, joiners in scripts whose letters join, and direction marks next to right-to-left scripts.
+// that emoji or a script need are accepted where they are needed. These are a joiner between emoji, a variation
+// selector after a symbol, the tags of a flag, joiners in scripts whose letters join, and direction marks next to
+// right-to-left scripts.
 func Invisible(text string) int {
 	var before, base rune // the previous character, and the last visible character
 	for at := 0; at < len(text); {

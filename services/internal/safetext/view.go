@@ -115,7 +115,7 @@ func Approvers(t *policyv1.ApprovalTerms) string {
 	return people
 }
 
-// SignIn returns a description of the authentication that approvers need, which begins with a space.
+// SignIn returns a description of how approvers must have authenticated. The description begins with a space.
 func SignIn(s *policyv1.StepUp) (out string) {
 	if age := s.GetMaxAge(); age != nil {
 		out = " at most " + ShortDuration(age.AsDuration()) + " ago"

@@ -22,7 +22,7 @@ const (
 	abiSocketPaths = 9
 )
 
-// enterLandlock restricts this process: it can access all files except those that the rules hide.
+// enterLandlock restricts this process, so that it can access all files except those that the rules hide.
 func enterLandlock(o *order) (Report, error) {
 	version, err := ll.LandlockGetABIVersion()
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchLinks adds the symbolic links on the paths to hidden or read-only files to the plan. The sandbox mounts each
-// link over itself, and does this again after the link has been replaced from outside the sandbox. The mounts also
-// prevent the program from renaming the directories above the links.
+// watchLinks adds to the plan the symbolic links that are on the paths to hidden or read-only files. The sandbox mounts
+// each link over itself. If a link is replaced from outside the sandbox, the sandbox mounts the new link over itself,
+// too. The mounts also prevent the program from renaming the directories above the links.
 func (p *plan) watchLinks() {
 	links := make(map[string]bool)
 	for _, link := range slices.Concat(p.replaceableLinks, p.links) {

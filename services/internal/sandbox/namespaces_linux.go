@@ -15,7 +15,7 @@ import (
 const unusable = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
 // enterNamespaces applies the rules in the current namespaces. This process must be their first process. The returned
-// function hides replaced paths again; it never returns.
+// function hides replaced paths again until this process exits, so it never returns.
 func enterNamespaces(o *order) (Report, func(), error) {
 	if os.Getpid() != 1 {
 		return Report{}, nil, errors.New("it is not the first process of its namespace")

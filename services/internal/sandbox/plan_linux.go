@@ -15,17 +15,17 @@ import (
 
 // plan is the result of applying the rules to the current files. All its paths are real paths, without links.
 type plan struct {
-	// hidden contains the hidden files and directories. No path in it is inside another.
+	// hidden contains the hidden files and directories. None of these paths is inside another one.
 	hidden []string
 	// programs contains files that must not be changed, and directories that contain these files.
 	programs []string
-	// above contains the directories above the paths in the fields hidden and programs, except the root directory. A
+	// above contains the directories above the hidden paths and the protected programs, except the root directory. A
 	// directory comes before the directories inside it.
 	above []string
 	// open contains paths that are accessible although they are inside a hidden directory.
 	open []opening
-	// expected lists missing paths that must be hidden as soon as they are created. For each of them, it contains the
-	// nearest existing directory.
+	// expected contains the nearest existing directory above each missing path that must be hidden as soon as it is
+	// created.
 	expected []string
 	// watched contains paths that may later refer to a different file.
 	watched []watched
@@ -39,8 +39,8 @@ type plan struct {
 	links []string
 }
 
-// watched is a path that must be hidden or read-only, or a link on such a path. The field program is true for a path
-// that must be read-only, for example the path of a program. The field link is true for a link.
+// watched is a path that must be hidden or read-only, or a link on such a path. program is true for a path that must be
+// read-only, for example the path of a program. link is true for a link.
 type watched struct {
 	path          string
 	program, link bool
@@ -158,8 +158,8 @@ func (p *plan) unopened(paths []string) []string {
 	})
 }
 
-// addPath adds a path from the rules to the set in the parameter to. It also adds all other paths at which the same
-// file is visible. It adds the links on the path that this user can replace to the set in the parameter loose.
+// addPath adds a path from the rules, and all other paths at which the same file is visible, to the first set. It adds
+// the links on the path that this user can replace to the second set.
 func addPath(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {

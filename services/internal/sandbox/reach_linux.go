@@ -60,8 +60,8 @@ func containsProgram(dir string, c *Command) bool {
 	return isBelow(c.Dir, dir) || isBelow(c.Path, dir)
 }
 
-// devices returns the devices from which hidden data on disk or in memory could be read: all disks and, for root, every
-// device that is not accessible to all users.
+// devices returns the devices from which hidden data on disk or in memory could be read. These are all disks and, for
+// root, every device that is not accessible to all users.
 func devices(asRoot bool) []string {
 	var out []string
 	_ = filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error {

@@ -62,8 +62,8 @@ func (p *plan) writable(path string) bool {
 	return true
 }
 
-// mountAccess mounts the read-only paths, and the writable paths inside them, over themselves. The parameter copies
-// contains copies of the writable paths. The caller must create the copies before any path is mounted.
+// mountAccess mounts the read-only paths, and the writable paths inside them, over themselves. copies contains copies
+// of the writable paths, which the caller must create before any path is mounted.
 func (p *plan) mountAccess(copies map[string]int) error {
 	for _, a := range p.access {
 		var err error

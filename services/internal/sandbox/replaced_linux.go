@@ -40,8 +40,8 @@ func (p *plan) watchFolders(fd int) (unseen []string, err error) {
 func (p *plan) rehide() {
 	wakes := make([]byte, 4<<10)
 	for {
-		// A directory may be new. watchFolders is called before the check, so that changes during the check wake the
-		// launcher.
+		// Directories may have been created since the last check. watchFolders is called before the check, so that changes
+		// during the check wake the launcher.
 		if _, err := p.watchFolders(noticesFD); err != nil {
 			os.Exit(exitLauncher)
 		}

@@ -8,7 +8,7 @@ import (
 
 // Report describes which rules the kernel enforces. The zero value means that it enforces no rules.
 type Report struct {
-	// By is the mechanism that enforces the rules: `namespaces` or `Landlock`. It is empty if there is none.
+	// By is the mechanism that enforces the rules, which is `namespaces` or `Landlock`. It is empty if there is none.
 	By string `json:"by,omitzero"`
 	// Enforced contains short descriptions of the parts of the rules that are enforced. NotEnforced contains short
 	// descriptions of the parts that are not enforced.
@@ -18,7 +18,7 @@ type Report struct {
 	// restricts access more than its entry suggests. The operator has chosen these rules, so mode [Required] allows
 	// them.
 	Opened []string `json:"opened,omitempty"`
-	// Why is the reason that no better mechanism is used. It is empty if there is no better mechanism.
+	// Why is the reason why no better mechanism is used. It is empty if there is no better mechanism.
 	Why string `json:"why,omitzero"`
 }
 

@@ -1,7 +1,7 @@
 // Package sandbox starts programs without access to the files, processes and terminal of this program. A launcher,
 // which is a second process of this program, sets up the rules, and the kernel enforces them. See [RunLauncher].
 //
-// There are two mechanisms: namespaces and Landlock. With namespaces, the program has its own mounts and processes, and
+// There are two mechanisms, namespaces and Landlock. With namespaces, the program has its own mounts and processes, and
 // only the hidden paths are missing. If namespaces can't be created, Landlock allows access to all files except the
 // hidden paths. Landlock does not restrict sockets that have a path, or changes to file modes. With Landlock, no files
 // can be created directly in a directory that contains a hidden path.
@@ -50,7 +50,7 @@ type Rules struct {
 	// Read and Write list private paths and sockets that the program may use although they are hidden by default. Paths
 	// in Write, and everything below them, are also writable, even if another rule makes them read-only.
 	Read, Write []string
-	// NoNetwork starts the program without access to the network.
+	// NoNetwork is true if the program can't access the network.
 	NoNetwork bool
 	// Home is the user's home directory, which stays accessible. It is empty if there is none. If it is also the
 	// program's HOME and the program can't create files in it, the common cache directories are created before the
@@ -163,7 +163,7 @@ func newWith(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error
 	return nil, fmt.Errorf("no program can be started: %s", strings.Join(why, "; "))
 }
 
-// Report returns a report of which rules the kernel enforces.
+// Report returns a description of the rules that the kernel enforces.
 func (s *Sandbox) Report() Report { return s.report }
 
 // Start starts a program with the given standard input, output and error, as the leader of a process group. If the
@@ -172,9 +172,9 @@ func (s *Sandbox) Start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr) 
 	return s.StartJoined(c, stdio, sys, func(int) {})
 }
 
-// StartJoined is like [Sandbox.Start], but calls the function join with the process id before the program runs. Limits
-// that this function sets for the process also apply to all processes that the program starts. If the sandbox is off,
-// StartJoined calls join directly after it has started the program.
+// StartJoined is like [Sandbox.Start], but calls join with the process id before the program runs. Limits that join
+// sets for the process also apply to all processes that the program starts. If the sandbox is off, StartJoined calls
+// join directly after it has started the program.
 func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int)) (*os.Process, error) {
 	if s.rules.Mode != Off {
 		return s.start(c, stdio, sys, join, false)

@@ -33,7 +33,7 @@ type order struct {
 // orderFD is the file descriptor from which the launcher reads its order.
 const orderFD = 3
 
-// start starts the launcher, which receives its order only after the function join has returned.
+// start starts the launcher. The launcher receives its order only after join has returned.
 func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int), try bool) (*os.Process, error) {
 	o := order{By: s.mechanism, Rules: s.rules, Command: c, Try: try, AsRoot: isRoot()}
 	raw, err := json.Marshal(o)

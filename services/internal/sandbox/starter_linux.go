@@ -22,7 +22,7 @@ const (
 	// number of files in a request.
 	maxStart = 4 << 10
 	maxFiles = 16
-	// startTimeout is the maximum time that a starter may take to start one launcher. Meanwhile, all other starts wait.
+	// startTimeout limits how long a starter takes to start one launcher. Meanwhile, all other starts wait.
 	startTimeout = 10 * time.Second
 )
 
@@ -165,8 +165,8 @@ func startStarter(argv []string) (*os.File, error) {
 	return ours, nil
 }
 
-// serveStarts is the main function of the starter's process. It handles requests until the process that sends them has
-// exited.
+// serveStarts is the main function of the starter's process. It processes requests until the process that sends them
+// has exited.
 func serveStarts() int {
 	runtime.LockOSThread() // Pdeathsig refers to the thread that starts a process
 	if unix.CloseRange(starterFD+1, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) != nil {

@@ -24,9 +24,9 @@ import (
 // the prefix, a signature of this package is not valid in TLS, and a TLS signature is not valid in this package.
 const domain = "sluice-decision-1\x00"
 
-// principalFormat is the format from which a principal's digest is computed. jwtFormat is the format if a JWT has
-// identified the caller or a principal in its delegation chain. Other principals have the first format, so that
-// services of versions without JWTs compute the same digest.
+// principalFormat names the format from which a principal's digest is computed. jwtFormat names the format that is used
+// if a JWT has identified the caller or a principal in its delegation chain. Other principals have the first format, so
+// that services of versions without JWTs compute the same digest.
 const (
 	principalFormat = "sluice-principal-1"
 	jwtFormat       = "sluice-principal-2"
@@ -35,7 +35,7 @@ const (
 // nonceSize is the length of a nonce in bytes.
 const nonceSize = 16
 
-// ErrNotSignedByPolicy means that the policy service did not sign a statement. Use errors.Is to compare it.
+// ErrNotSignedByPolicy means that the policy service did not sign a statement. Use errors.Is to test for it.
 var ErrNotSignedByPolicy = errors.New("the decision is not signed by the policy role")
 
 // Signer signs decisions for the policy service. It is safe for concurrent use.
@@ -43,8 +43,8 @@ type Signer struct {
 	identity func() (ed25519.PrivateKey, [][]byte)
 }
 
-// NewSigner returns a signer. The function identity returns the key and the key's certificate chain in DER, beginning
-// with the service's own certificate. The chain is empty if verifiers know the key. The signer calls identity for each
+// NewSigner returns a signer. identity returns the key and the key's certificate chain in DER, beginning with the
+// service's own certificate. The chain is empty if verifiers know the key. The signer calls identity for each
 // signature, so that certificates can be renewed.
 func NewSigner(identity func() (ed25519.PrivateKey, [][]byte)) *Signer {
 	return &Signer{identity: identity}
@@ -72,8 +72,8 @@ type Verifier struct {
 	key func(certificates [][]byte) (ed25519.PublicKey, error)
 }
 
-// NewVerifier returns a verifier for services that run in separate processes and have certificates from a CA. The
-// function pool is called for each statement, so that the CA can be renewed.
+// NewVerifier returns a verifier for services that run in separate processes and have certificates from a CA. pool is
+// called for each statement, so that the CA can be renewed.
 func NewVerifier(pool func() *x509.CertPool) *Verifier {
 	return &Verifier{key: func(certificates [][]byte) (ed25519.PublicKey, error) { return policyKey(certificates, pool()) }}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// maxOpen is the maximum number of connections that one process opens to PostgreSQL.
+	// maxOpen limits how many connections one process opens to PostgreSQL.
 	maxOpen = 16
 	// idle is how long an unused connection stays open.
 	idle = 5 * time.Minute
@@ -27,7 +27,7 @@ const (
 	// transaction waits longer than lockTimeout for another transaction. Therefore a server that takes longer than
 	// postgresAnswerTimeout is treated as unavailable.
 	postgresAnswerTimeout = 2 * time.Second
-	// transactionTimeout is the maximum duration of a transaction.
+	// transactionTimeout limits the duration of a transaction.
 	transactionTimeout = time.Minute
 )
 

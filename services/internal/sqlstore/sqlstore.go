@@ -40,8 +40,8 @@ type Config struct {
 	Marker string
 	// Migrations contains the goose migrations, as SQL files in its root directory.
 	Migrations fs.FS
-	// Queue names a table in PostgreSQL. Transactions of [DB.Do] lock this table one after the other, so that they
-	// don't conflict. If Queue is empty, transactions may conflict and are then retried.
+	// Queue is the name of a table in PostgreSQL. Transactions of [DB.Do] lock this table one after the other, so that
+	// they don't conflict. If Queue is empty, transactions may conflict and are then retried.
 	Queue string
 	// Log receives the messages of migrations.
 	Log *slog.Logger
@@ -63,8 +63,8 @@ type DB struct {
 	slots chan struct{}
 }
 
-// Open opens a store and applies missing migrations. The caller must close the store. If there is an error, it contains
-// the source without its password.
+// Open opens a store and applies missing migrations. The caller must close the store. An error contains the source
+// without its password.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if cfg.Migrations == nil || cfg.Log == nil || cfg.Marker == "" || !isName(cfg.Name) {
 		return nil, errors.New("sqlstore: a name, a marker, migrations and a log are required")
@@ -125,8 +125,8 @@ func createPrivate(file string) error {
 	return f.Close()
 }
 
-// migrate applies the migrations that the store lacks. In PostgreSQL, processes that start at the same time wait for
-// each other.
+// migrate applies the migrations that have not been applied yet. In PostgreSQL, processes that start at the same time
+// wait for each other.
 func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config) error {
 	opts := []goose.ProviderOption{goose.WithSlog(cfg.Log), goose.WithDisableGlobalRegistry(true)}
 	if dialect == goose.DialectPostgres {
@@ -139,7 +139,11 @@ func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config)
 			return wrapUnavailable(err)
 		}
 	}
-	provider, err := goose.NewProvider(dialect, db, cfg.Migrations, opts...)
+	files, err := sqlMigrations(cfg.Migrations)
+	if err != nil {
+		return fmt.Errorf("read the migrations: %w", err)
+	}
+	provider, err := goose.NewProvider(dialect, db, nil, append(opts, goose.WithGoMigrations(files...))...)
 	if err != nil {
 		return fmt.Errorf("read the migrations: %w", err)
 	}
@@ -154,6 +158,31 @@ func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config)
 		return wrapUnavailable(err)
 	}
 	return nil
+}
+
+// sqlMigrations returns migrations that each execute a whole SQL file. Both drivers accept several statements without
+// arguments at a time, while goose's own parser of SQL files allocates 4 MiB for each line.
+func sqlMigrations(files fs.FS) ([]*goose.Migration, error) {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil {
+		return nil, err
+	}
+	var all []*goose.Migration
+	for _, name := range names {
+		version, err := goose.NumericComponent(name)
+		if err != nil {
+			return nil, err
+		}
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, goose.NewGoMigration(version, &goose.GoFunc{RunTx: func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, string(text))
+			return err
+		}}, nil))
+	}
+	return all, nil
 }
 
 // sourceName returns the source for error messages, without credentials.

@@ -22,7 +22,7 @@ type Tx struct {
 	Now time.Time
 }
 
-// Each calls the function read for every row of a query. It stops when that function returns an error.
+// Each calls read for every row of a query. It stops when read returns an error.
 func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string, args ...any) (err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -97,7 +97,7 @@ func (d *DB) acquire(ctx context.Context) (end func(), err error) {
 	}
 }
 
-// runOnce runs fn in a transaction. The transaction begins with the SQL in the parameter queue.
+// runOnce runs fn in a transaction. Unless queue is empty, the transaction first executes this SQL.
 func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Context, tx *Tx) error) error {
 	end, err := d.acquire(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package strictprotojson converts protobuf messages to and from JSON for MCP tools. It accepts and writes exactly one
-// JSON form for each message. The form differs from protobuf's JSON mapping in three ways: a string field with the
+// JSON form for each message. The form differs from protobuf's JSON mapping in three ways. A string field with the
 // option (sluice.mcp.v1.json) is a JSON object, enum values have short names, and invalid input is not corrected.
 package strictprotojson
 
@@ -47,7 +47,7 @@ func IsUnspecified(v protoreflect.EnumValueDescriptor) bool {
 	return enum.NameOf(v) == "unspecified"
 }
 
-// Rules returns the constraints that the contract sets for a field, or nil if there are none.
+// Rules returns the constraints in the options of a field, or nil if there are none.
 func Rules(fd protoreflect.FieldDescriptor) *validatepb.FieldRules {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok || !proto.HasExtension(opts, validatepb.E_Field) {

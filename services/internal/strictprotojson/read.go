@@ -27,10 +27,10 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Pointer + ": " + e.Message }
 
-// Read reads a JSON object into an empty message. It accepts only one form: fields have their JSON names, numbers are
-// JSON numbers, strings are JSON strings, and enum values are written as their names. 64-bit integers are written as
-// strings of digits. Required fields must be present. The input must be JSON without repeated names. Read does not
-// check the other constraints of the contract. Errors have the type [*Error].
+// Read reads a JSON object into an empty message. It accepts only one form of each message. Fields have their JSON
+// names, numbers are JSON numbers, strings are JSON strings, and enum values are written as their names. 64-bit
+// integers are written as strings of digits. Required fields must be present. The input must be JSON without repeated
+// names. Read does not check the other constraints of the fields. Errors have the type [*Error].
 func Read(text []byte, m protoreflect.Message) error {
 	r := &reader{dec: jsontext.NewDecoder(bytes.NewReader(text))}
 	if err := r.message(m, ""); err != nil {

@@ -19,9 +19,9 @@ import (
 // ErrTooLarge means that the JSON form of a message would be too long.
 var ErrTooLarge = errors.New("the message is larger as JSON than it may be")
 
-// Append appends a message to out as a JSON object. The parameter most is the maximum length of out in bytes. If out
-// becomes longer, Append returns [ErrTooLarge], possibly after it has appended slightly more. A field without presence
-// is written even if it is empty. Unspecified enum values and progress are omitted.
+// Append appends a message to out as a JSON object. If out becomes longer than the given maximum in bytes, Append
+// returns [ErrTooLarge], possibly after it has appended slightly more. A field without presence is written even if it
+// is empty. Unspecified enum values and progress are omitted.
 func Append(out []byte, m protoreflect.Message, most int) ([]byte, error) {
 	return (&writer{most}).message(out, m)
 }

@@ -29,8 +29,8 @@ func (OneOrMany[T]) oneOrMany() {}
 // missing in the document. It adds map entries and replaces lists. An empty document changes nothing. The error has the
 // type [Errors]. After an error, the value must not be used.
 //
-// The key of a field is the name in its tag `yaml:"name"`, or without a tag the field's name in lower case. The tag
-// `yaml:"-"` excludes a field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be
+// The key of a field is the name in its tag `yaml:"name"`, or the field's name in lower case if it has no such tag. The
+// tag `yaml:"-"` excludes a field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be
 // booleans, numbers, strings, time.Duration, structs, pointers, slices, maps with string keys, any, [yaml.Node],
 // [OneOrMany], [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Decode panics for other types.
 func (s *Source) Decode(into any) error {

@@ -12,8 +12,8 @@ import (
 // maxShown is the maximum number of bytes of a key that are shown.
 const maxShown = 64
 
-// Key returns the path of the value of a key in the mapping at path. The empty path is the path of the whole document.
-// If a key would make the path ambiguous, it is quoted: `tools["a.b"].action`.
+// Key returns the path of the value that a key has in the mapping at path. The empty path is the path of the whole
+// document. If a key would make the path ambiguous, it is quoted, as in `tools["a.b"].action`.
 func Key(path, key string) string {
 	switch {
 	case !isPlainKey(key):
@@ -73,9 +73,9 @@ func (t *valuePath) String() string {
 // A location is a value in a document. If the value is in a mapping, the location also contains the key.
 type location struct{ key, value *yaml.Node }
 
-// find returns the value that is at path below the location in the parameter at. If this value does not exist, find
-// returns the nearest ancestor that exists. find also returns the complete path in the form that the document uses: the
-// path of an item that is written without a list has no index.
+// find returns the value that is at path below the given location. If this value does not exist, find returns the
+// nearest ancestor that exists. find also returns the complete path in the form that the document uses. In this form,
+// the path of an item that is written without a list has no index.
 func find(at location, walked, path string) (location, string) {
 	if rest, ok := strings.CutPrefix(path, "[0]"); ok && at.value.Kind != yaml.SequenceNode {
 		return find(at, walked, rest)

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// maxProblems is the maximum number of problems reported for one document.
+// maxProblems limits how many problems are reported for one document.
 const maxProblems = 100
 
-// A Problem is one problem in a document.
+// A Problem describes what is wrong at one position in a document.
 type Problem struct { //nolint:errname // an item of a list of errors
 	// File is the name of the document that the caller passed.
 	File string

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Only decimal numbers are accepted, because parsers disagree on other forms: 010 may be 8 or 10.
+// Only decimal numbers are accepted, because parsers disagree on other forms. For example, 010 may be 8 or 10.
 var (
 	wholeNumber   = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 	decimalNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?$`)
@@ -65,7 +65,8 @@ func (d *decoder) decodeBool(at location, path *valuePath, v reflect.Value) {
 	d.report(at, path, "wanted true or false, found "+describe(n), suggestion)
 }
 
-// boolValue returns the value of a scalar that YAML resolves to a boolean: true, True, TRUE, false, False or FALSE.
+// boolValue returns the value of a scalar that YAML resolves to a boolean, which is true, True, TRUE, false, False or
+// FALSE.
 func boolValue(n *yaml.Node) bool { return n.Value[0] == 't' || n.Value[0] == 'T' }
 
 func (d *decoder) decodeNumber(at location, path *valuePath, v reflect.Value) {

@@ -119,8 +119,8 @@ func (s *Source) explain(data []byte, err error) error {
 
 const notUTF8 = "is not valid UTF-8"
 
-// findBadText finds the first thing that no document may contain: invalid UTF-8, a control character, or a line break
-// that YAML parsers treat in different ways.
+// findBadText finds the first thing that no document may contain, which is invalid UTF-8, a control character, or a
+// line break that YAML parsers treat in different ways.
 func findBadText(data []byte) (line, column int, message string) {
 	line, column = 1, 1
 	for i := 0; i < len(data); {

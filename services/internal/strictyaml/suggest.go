@@ -16,9 +16,9 @@ func Suggest(word string, known []string) string {
 	return "known are: " + strings.Join(known, ", ")
 }
 
-// Closest returns the known word with the smallest edit distance to word, and whether it is close enough. If several
-// known words are equally close, it returns the first one. At most a third of the letters may differ. Differences
-// between upper and lower case, and between - and _, are ignored.
+// Closest returns the known word with the smallest edit distance to word, and reports whether it is close enough. If
+// several known words are equally close, it returns the first one. At most a third of the letters may differ.
+// Differences between upper and lower case, and between - and _, are ignored.
 func Closest(word string, known []string) (string, bool) {
 	if word == "" || len(word) > maxShown {
 		return "", false

@@ -198,13 +198,15 @@ type ApprovalServiceClient interface {
 	//     approval's code.
 	//  6. The state is outcome_unknown, and the decision is not idempotent or the time to execute is over: refused with
 	//     outcome_unknown.
-	//  7. The decision denies the call or hides the tool: the state becomes denied, refused with the decision's code.
+	//  7. The decision denies the call or hides the tool: the state becomes denied, refused with the decision's code. If
+	//     calls are stopped (stopped), or a scope is missing (scope_missing), the state does not change.
 	//  8. The definition or the server's identity has changed: the state becomes cancelled, refused with tool_changed.
 	//  9. The decision requires approval on other terms or by a rule with another digest: the state becomes pending, the
 	//     votes are cleared, refused with approval_pending.
 	//  10. A vote no longer counts, and the quorum is not met without it. A vote no longer counts if its voter left the
 	//     groups, lost the role, owns the calling agent or an agent in the delegation chain, created the token of one
-	//     of them, or was identified by an external issuer more than 15 min ago: the state becomes pending, these votes
+	//     of them, is the actor of one of them, or was identified by an external issuer more than 15 min ago, or if the
+	//     vote does not contain the authentication that the terms require: the state becomes pending, these votes
 	//     become void, refused with approval_pending.
 	//     If rule 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.
@@ -549,13 +551,15 @@ type ApprovalServiceServer interface {
 	//     approval's code.
 	//  6. The state is outcome_unknown, and the decision is not idempotent or the time to execute is over: refused with
 	//     outcome_unknown.
-	//  7. The decision denies the call or hides the tool: the state becomes denied, refused with the decision's code.
+	//  7. The decision denies the call or hides the tool: the state becomes denied, refused with the decision's code. If
+	//     calls are stopped (stopped), or a scope is missing (scope_missing), the state does not change.
 	//  8. The definition or the server's identity has changed: the state becomes cancelled, refused with tool_changed.
 	//  9. The decision requires approval on other terms or by a rule with another digest: the state becomes pending, the
 	//     votes are cleared, refused with approval_pending.
 	//  10. A vote no longer counts, and the quorum is not met without it. A vote no longer counts if its voter left the
 	//     groups, lost the role, owns the calling agent or an agent in the delegation chain, created the token of one
-	//     of them, or was identified by an external issuer more than 15 min ago: the state becomes pending, these votes
+	//     of them, is the actor of one of them, or was identified by an external issuer more than 15 min ago, or if the
+	//     vote does not contain the authentication that the terms require: the state becomes pending, these votes
 	//     become void, refused with approval_pending.
 	//     If rule 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.

@@ -108,6 +108,9 @@ const (
 	Code_CODE_STOPPED Code = 37
 	// A rule needs OAuth scopes that the caller does not have. A caller without a JWT of an issuer has no scopes.
 	Code_CODE_SCOPE_MISSING Code = 38
+	// The person for whom the caller works has to sign in at the server with her own account, or the caller works for no
+	// known person. The call was certainly not sent.
+	Code_CODE_LOGIN_REQUIRED Code = 39
 	// The body is larger than the gateway accepts for this kind of message.
 	Code_CODE_BODY_TOO_LARGE Code = 64
 	// The body is not a single JSON value.
@@ -184,6 +187,7 @@ var (
 		36: "CODE_CAPABILITY_MISSING",
 		37: "CODE_STOPPED",
 		38: "CODE_SCOPE_MISSING",
+		39: "CODE_LOGIN_REQUIRED",
 		64: "CODE_BODY_TOO_LARGE",
 		65: "CODE_JSON_INVALID",
 		66: "CODE_JSON_DUPLICATE_KEY",
@@ -241,6 +245,7 @@ var (
 		"CODE_CAPABILITY_MISSING":   36,
 		"CODE_STOPPED":              37,
 		"CODE_SCOPE_MISSING":        38,
+		"CODE_LOGIN_REQUIRED":       39,
 		"CODE_BODY_TOO_LARGE":       64,
 		"CODE_JSON_INVALID":         65,
 		"CODE_JSON_DUPLICATE_KEY":   66,
@@ -291,8 +296,7 @@ var File_sluice_common_v1_code_proto protoreflect.FileDescriptor
 
 const file_sluice_common_v1_code_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsluice/common/v1/code.proto\x12\x10sluice.common.v1*\xe8\n" +
-	"\n" +
+	"\x1bsluice/common/v1/code.proto\x12\x10sluice.common.v1*\x81\v\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13CODE_DENIED_BY_RULE\x10\x01\x12\x1a\n" +
@@ -334,6 +338,7 @@ const file_sluice_common_v1_code_proto_rawDesc = "" +
 	"\x17CODE_CAPABILITY_MISSING\x10$\x12\x10\n" +
 	"\fCODE_STOPPED\x10%\x12\x16\n" +
 	"\x12CODE_SCOPE_MISSING\x10&\x12\x17\n" +
+	"\x13CODE_LOGIN_REQUIRED\x10'\x12\x17\n" +
 	"\x13CODE_BODY_TOO_LARGE\x10@\x12\x15\n" +
 	"\x11CODE_JSON_INVALID\x10A\x12\x1b\n" +
 	"\x17CODE_JSON_DUPLICATE_KEY\x10B\x12\x16\n" +

@@ -11,6 +11,7 @@ import (
 	_ "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -32,7 +33,8 @@ const (
 	ConnectionState_CONNECTION_STATE_UNSPECIFIED ConnectionState = 0
 	// The server can be called.
 	ConnectionState_CONNECTION_STATE_CONNECTED ConnectionState = 1
-	// An operator has to connect the server.
+	// An operator, or the person, has to connect the server: the tokens can't be used any more, or the server has refused a
+	// new one.
 	ConnectionState_CONNECTION_STATE_LOGIN_REQUIRED ConnectionState = 2
 )
 
@@ -83,7 +85,10 @@ type StartConnectionRequest struct {
 	// Name of the server in the configuration.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Redirect URI of the authorization request, which must be http on 127.0.0.1 or ::1.
-	RedirectUri   string `protobuf:"bytes,2,opt,name=redirect_uri,json=redirectUri,proto3" json:"redirect_uri,omitempty"`
+	RedirectUri string `protobuf:"bytes,2,opt,name=redirect_uri,json=redirectUri,proto3" json:"redirect_uri,omitempty"`
+	// Whether the account is only for listing the tools of a server at which each person uses her own account. Only
+	// operators of the tenant "default" can connect such an account.
+	ForDiscovery  bool `protobuf:"varint,3,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -132,10 +137,17 @@ func (x *StartConnectionRequest) GetRedirectUri() string {
 	return ""
 }
 
+func (x *StartConnectionRequest) GetForDiscovery() bool {
+	if x != nil {
+		return x.ForDiscovery
+	}
+	return false
+}
+
 // StartConnectionResponse contains the page to open.
 type StartConnectionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// URL of the page on which the operator signs in. It is https, or http on loopback.
+	// URL of the page on which the person signs in. It is https, or http on loopback.
 	AuthorizationUrl string `protobuf:"bytes,1,opt,name=authorization_url,json=authorizationUrl,proto3" json:"authorization_url,omitempty"`
 	// Parameter `state` of the authorization request. A client refuses a response with another state.
 	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
@@ -315,6 +327,61 @@ func (x *FinishConnectionResponse) GetConnection() *Connection {
 	return nil
 }
 
+// Person identifies a person.
+type Person struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tenant of the person.
+	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// Subject of the person: the owner of her agents.
+	Subject       string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Person) Reset() {
+	*x = Person{}
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Person) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Person) ProtoMessage() {}
+
+func (x *Person) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Person.ProtoReflect.Descriptor instead.
+func (*Person) Descriptor() ([]byte, []int) {
+	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Person) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *Person) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
 // Connection is the sign-in of the mesh at a server.
 type Connection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -326,26 +393,31 @@ type Connection struct {
 	Issuer string `protobuf:"bytes,3,opt,name=issuer,proto3" json:"issuer,omitempty"`
 	// Scopes of the access token, if the authorization server has named them.
 	Scopes []string `protobuf:"bytes,4,rep,name=scopes,proto3" json:"scopes,omitempty"`
-	// Time at which an operator has connected the server.
+	// Time at which the server was connected.
 	Connected *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=connected,proto3" json:"connected,omitempty"`
-	// Subject of the operator.
+	// Subject of the person who has connected the server.
 	ConnectedBy string `protobuf:"bytes,6,opt,name=connected_by,json=connectedBy,proto3" json:"connected_by,omitempty"`
 	// Time at which the access token was last issued.
 	Refreshed *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=refreshed,proto3" json:"refreshed,omitempty"`
 	// Time at which the access token expires. It is absent if the authorization server has not named it.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires,proto3" json:"expires,omitempty"`
-	// Whether the connection has a refresh token. Without one, an operator has to connect the server again when the
-	// access token expires.
+	// Whether the connection has a refresh token. Without one, the server has to be connected again when the access
+	// token expires.
 	HasRefreshToken bool `protobuf:"varint,9,opt,name=has_refresh_token,json=hasRefreshToken,proto3" json:"has_refresh_token,omitempty"`
-	// Reason why the last refresh has failed, at most 1 KiB. It is empty if the last refresh has succeeded.
-	Problem       string `protobuf:"bytes,10,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Reason why the last refresh has failed, or why the server has to be connected, at most 1 KiB. It is empty if the last
+	// refresh has succeeded.
+	Problem string `protobuf:"bytes,10,opt,name=problem,proto3" json:"problem,omitempty"`
+	// Person whose account the connection uses. It is absent for an account that belongs to no person.
+	Person *Person `protobuf:"bytes,11,opt,name=person,proto3" json:"person,omitempty"`
+	// Whether the account is only for listing the tools of a server at which each person uses her own account.
+	ForDiscovery  bool `protobuf:"varint,12,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Connection) Reset() {
 	*x = Connection{}
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[4]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +429,7 @@ func (x *Connection) String() string {
 func (*Connection) ProtoMessage() {}
 
 func (x *Connection) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[4]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +442,7 @@ func (x *Connection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Connection.ProtoReflect.Descriptor instead.
 func (*Connection) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{4}
+	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Connection) GetServer() string {
@@ -443,16 +515,32 @@ func (x *Connection) GetProblem() string {
 	return ""
 }
 
-// ListConnectionsRequest is empty.
+func (x *Connection) GetPerson() *Person {
+	if x != nil {
+		return x.Person
+	}
+	return nil
+}
+
+func (x *Connection) GetForDiscovery() bool {
+	if x != nil {
+		return x.ForDiscovery
+	}
+	return false
+}
+
+// ListConnectionsRequest selects a page of the connections.
 type ListConnectionsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Token of the page, as in next_page_token of the response with the page before. It is empty for the first page.
+	PageToken     string `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListConnectionsRequest) Reset() {
 	*x = ListConnectionsRequest{}
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[5]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -464,7 +552,7 @@ func (x *ListConnectionsRequest) String() string {
 func (*ListConnectionsRequest) ProtoMessage() {}
 
 func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[5]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -477,21 +565,32 @@ func (x *ListConnectionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsRequest.ProtoReflect.Descriptor instead.
 func (*ListConnectionsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{5}
+	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ListConnectionsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
 }
 
 // ListConnectionsResponse contains the connections.
 type ListConnectionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The connections, one for each server with `credentials`, sorted by server.
-	Connections   []*Connection `protobuf:"bytes,1,rep,name=connections,proto3" json:"connections,omitempty"`
+	// The connections. The first page contains one for each server with `credentials`, sorted by server: the account of all
+	// callers, or the account for listing tools. Then follow the connections of people, sorted by server, tenant and
+	// subject: at most 200 on each page. A person who has not connected a server has no connection in the list.
+	Connections []*Connection `protobuf:"bytes,1,rep,name=connections,proto3" json:"connections,omitempty"`
+	// Token of the next page. It is empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListConnectionsResponse) Reset() {
 	*x = ListConnectionsResponse{}
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[6]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +602,7 @@ func (x *ListConnectionsResponse) String() string {
 func (*ListConnectionsResponse) ProtoMessage() {}
 
 func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[6]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +615,7 @@ func (x *ListConnectionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConnectionsResponse.ProtoReflect.Descriptor instead.
 func (*ListConnectionsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{6}
+	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListConnectionsResponse) GetConnections() []*Connection {
@@ -526,18 +625,30 @@ func (x *ListConnectionsResponse) GetConnections() []*Connection {
 	return nil
 }
 
+func (x *ListConnectionsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
 // DeleteConnectionRequest names the server.
 type DeleteConnectionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the server.
-	Server        string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// Person whose connection is deleted. If the person is absent, the connection of the caller is deleted, or the
+	// connection that all callers use.
+	Person *Person `protobuf:"bytes,2,opt,name=person,proto3" json:"person,omitempty"`
+	// Whether the connection for listing tools is deleted. The person must be absent.
+	ForDiscovery  bool `protobuf:"varint,3,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteConnectionRequest) Reset() {
 	*x = DeleteConnectionRequest{}
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[7]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -549,7 +660,7 @@ func (x *DeleteConnectionRequest) String() string {
 func (*DeleteConnectionRequest) ProtoMessage() {}
 
 func (x *DeleteConnectionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[7]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -562,7 +673,7 @@ func (x *DeleteConnectionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteConnectionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteConnectionRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{7}
+	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DeleteConnectionRequest) GetServer() string {
@@ -570,6 +681,20 @@ func (x *DeleteConnectionRequest) GetServer() string {
 		return x.Server
 	}
 	return ""
+}
+
+func (x *DeleteConnectionRequest) GetPerson() *Person {
+	if x != nil {
+		return x.Person
+	}
+	return nil
+}
+
+func (x *DeleteConnectionRequest) GetForDiscovery() bool {
+	if x != nil {
+		return x.ForDiscovery
+	}
+	return false
 }
 
 // DeleteConnectionResponse means that the tokens are deleted.
@@ -581,7 +706,7 @@ type DeleteConnectionResponse struct {
 
 func (x *DeleteConnectionResponse) Reset() {
 	*x = DeleteConnectionResponse{}
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -593,7 +718,7 @@ func (x *DeleteConnectionResponse) String() string {
 func (*DeleteConnectionResponse) ProtoMessage() {}
 
 func (x *DeleteConnectionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[8]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -606,7 +731,7 @@ func (x *DeleteConnectionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteConnectionResponse.ProtoReflect.Descriptor instead.
 func (*DeleteConnectionResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{8}
+	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{9}
 }
 
 // GetAccessTokenRequest names the server.
@@ -614,19 +739,29 @@ type GetAccessTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the server in the configuration.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// URL to which the gateway sends the token. It must be the URL at which the operator has connected the server,
-	// otherwise the operator has to connect the server again.
+	// URL to which the gateway sends the token. It must be the URL at which the server was connected. Otherwise the server
+	// has to be connected again.
 	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
 	// Generation of the access token that the server has refused, or 0. A token with this generation is refreshed, unless
-	// it was issued less than a minute ago.
+	// it was issued less than a minute ago. Then the state of the connection is LOGIN_REQUIRED until there is another token,
+	// or until the server accepts this one.
 	RefusedGeneration int64 `protobuf:"varint,2,opt,name=refused_generation,json=refusedGeneration,proto3" json:"refused_generation,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Generation of the access token that the server has accepted in its last response to the gateway, or 0.
+	AcceptedGeneration int64 `protobuf:"varint,4,opt,name=accepted_generation,json=acceptedGeneration,proto3" json:"accepted_generation,omitempty"`
+	// Person on whose behalf the server is called. The token is of her own account, and must not be used for any other
+	// person. The person must be present exactly if each person uses her own account of the server, unless for_discovery
+	// is true.
+	Person *Person `protobuf:"bytes,5,opt,name=person,proto3" json:"person,omitempty"`
+	// Whether the token is only for listing the tools of a server at which each person uses her own account. The person
+	// must be absent.
+	ForDiscovery  bool `protobuf:"varint,6,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetAccessTokenRequest) Reset() {
 	*x = GetAccessTokenRequest{}
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +773,7 @@ func (x *GetAccessTokenRequest) String() string {
 func (*GetAccessTokenRequest) ProtoMessage() {}
 
 func (x *GetAccessTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[9]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +786,7 @@ func (x *GetAccessTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAccessTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetAccessTokenRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{9}
+	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetAccessTokenRequest) GetServer() string {
@@ -675,6 +810,27 @@ func (x *GetAccessTokenRequest) GetRefusedGeneration() int64 {
 	return 0
 }
 
+func (x *GetAccessTokenRequest) GetAcceptedGeneration() int64 {
+	if x != nil {
+		return x.AcceptedGeneration
+	}
+	return 0
+}
+
+func (x *GetAccessTokenRequest) GetPerson() *Person {
+	if x != nil {
+		return x.Person
+	}
+	return nil
+}
+
+func (x *GetAccessTokenRequest) GetForDiscovery() bool {
+	if x != nil {
+		return x.ForDiscovery
+	}
+	return false
+}
+
 // GetAccessTokenResponse contains an access token.
 type GetAccessTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -683,14 +839,17 @@ type GetAccessTokenResponse struct {
 	// Time at which the token expires. It is absent if the authorization server has not named it.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
 	// Generation of the token, at least 1. Each refresh and each new connection increases it.
-	Generation    int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Time until the token expires, measured when the response is sent. It is absent if the authorization server has not
+	// named it. A gateway uses it instead of `expires`, because its clock can differ from that of the identity service.
+	ExpiresIn     *durationpb.Duration `protobuf:"bytes,4,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetAccessTokenResponse) Reset() {
 	*x = GetAccessTokenResponse{}
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -702,7 +861,7 @@ func (x *GetAccessTokenResponse) String() string {
 func (*GetAccessTokenResponse) ProtoMessage() {}
 
 func (x *GetAccessTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_identity_v1_connection_proto_msgTypes[10]
+	mi := &file_sluice_identity_v1_connection_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -715,7 +874,7 @@ func (x *GetAccessTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAccessTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetAccessTokenResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{10}
+	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetAccessTokenResponse) GetAccessToken() string {
@@ -739,15 +898,23 @@ func (x *GetAccessTokenResponse) GetGeneration() int64 {
 	return 0
 }
 
+func (x *GetAccessTokenResponse) GetExpiresIn() *durationpb.Duration {
+	if x != nil {
+		return x.ExpiresIn
+	}
+	return nil
+}
+
 var File_sluice_identity_v1_connection_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\n" +
-	"#sluice/identity/v1/connection.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\"y\n" +
+	"#sluice/identity/v1/connection.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\"\x9e\x01\n" +
 	"\x16StartConnectionRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12-\n" +
 	"\fredirect_uri\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\x04R\vredirectUri\"\xb1\x01\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x04R\vredirectUri\x12#\n" +
+	"\rfor_discovery\x18\x03 \x01(\bR\fforDiscovery\"\xb1\x01\n" +
 	"\x17StartConnectionResponse\x12+\n" +
 	"\x11authorization_url\x18\x01 \x01(\tR\x10authorizationUrl\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x16\n" +
@@ -761,7 +928,11 @@ const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\x18FinishConnectionResponse\x12>\n" +
 	"\n" +
 	"connection\x18\x01 \x01(\v2\x1e.sluice.identity.v1.ConnectionR\n" +
-	"connection\"\xa2\x03\n" +
+	"connection\"`\n" +
+	"\x06Person\x120\n" +
+	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
+	"\asubject\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x02R\asubject\"\xfb\x03\n" +
 	"\n" +
 	"Connection\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x129\n" +
@@ -774,33 +945,45 @@ const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\aexpires\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12*\n" +
 	"\x11has_refresh_token\x18\t \x01(\bR\x0fhasRefreshToken\x12\x18\n" +
 	"\aproblem\x18\n" +
-	" \x01(\tR\aproblem\"\x18\n" +
-	"\x16ListConnectionsRequest\"[\n" +
+	" \x01(\tR\aproblem\x122\n" +
+	"\x06person\x18\v \x01(\v2\x1a.sluice.identity.v1.PersonR\x06person\x12#\n" +
+	"\rfor_discovery\x18\f \x01(\bR\fforDiscovery\"A\n" +
+	"\x16ListConnectionsRequest\x12'\n" +
+	"\n" +
+	"page_token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\x83\x01\n" +
 	"\x17ListConnectionsResponse\x12@\n" +
-	"\vconnections\x18\x01 \x03(\v2\x1e.sluice.identity.v1.ConnectionR\vconnections\"K\n" +
+	"\vconnections\x18\x01 \x03(\v2\x1e.sluice.identity.v1.ConnectionR\vconnections\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa4\x01\n" +
 	"\x17DeleteConnectionRequest\x120\n" +
-	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\"\x1a\n" +
-	"\x18DeleteConnectionResponse\"\x9f\x01\n" +
+	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x122\n" +
+	"\x06person\x18\x02 \x01(\v2\x1a.sluice.identity.v1.PersonR\x06person\x12#\n" +
+	"\rfor_discovery\x18\x03 \x01(\bR\fforDiscovery\"\x1a\n" +
+	"\x18DeleteConnectionResponse\"\xb2\x02\n" +
 	"\x15GetAccessTokenRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1c\n" +
 	"\x03url\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80 R\x03url\x126\n" +
-	"\x12refused_generation\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x11refusedGeneration\"\x91\x01\n" +
+	"\x12refused_generation\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x11refusedGeneration\x128\n" +
+	"\x13accepted_generation\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x12acceptedGeneration\x122\n" +
+	"\x06person\x18\x05 \x01(\v2\x1a.sluice.identity.v1.PersonR\x06person\x12#\n" +
+	"\rfor_discovery\x18\x06 \x01(\bR\fforDiscovery\"\xcb\x01\n" +
 	"\x16GetAccessTokenResponse\x12!\n" +
 	"\faccess_token\x18\x01 \x01(\tR\vaccessToken\x124\n" +
 	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x03 \x01(\x03R\n" +
-	"generation*x\n" +
+	"generation\x128\n" +
+	"\n" +
+	"expires_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn*x\n" +
 	"\x0fConnectionState\x12 \n" +
 	"\x1cCONNECTION_STATE_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCONNECTION_STATE_CONNECTED\x10\x01\x12#\n" +
-	"\x1fCONNECTION_STATE_LOGIN_REQUIRED\x10\x022\xe0\x04\n" +
-	"\x11ConnectionService\x12s\n" +
-	"\x0fStartConnection\x12*.sluice.identity.v1.StartConnectionRequest\x1a+.sluice.identity.v1.StartConnectionResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12v\n" +
-	"\x10FinishConnection\x12+.sluice.identity.v1.FinishConnectionRequest\x1a,.sluice.identity.v1.FinishConnectionResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12t\n" +
-	"\x0fListConnections\x12*.sluice.identity.v1.ListConnectionsRequest\x1a+.sluice.identity.v1.ListConnectionsResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12v\n" +
-	"\x10DeleteConnection\x12+.sluice.identity.v1.DeleteConnectionRequest\x1a,.sluice.identity.v1.DeleteConnectionResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12p\n" +
+	"\x1fCONNECTION_STATE_LOGIN_REQUIRED\x10\x022\xe7\x04\n" +
+	"\x11ConnectionService\x12u\n" +
+	"\x0fStartConnection\x12*.sluice.identity.v1.StartConnectionRequest\x1a+.sluice.identity.v1.StartConnectionResponse\"\t\xca\xf3\x18\x05\x12\x03\x02\x03\x04\x12x\n" +
+	"\x10FinishConnection\x12+.sluice.identity.v1.FinishConnectionRequest\x1a,.sluice.identity.v1.FinishConnectionResponse\"\t\xca\xf3\x18\x05\x12\x03\x02\x03\x04\x12u\n" +
+	"\x0fListConnections\x12*.sluice.identity.v1.ListConnectionsRequest\x1a+.sluice.identity.v1.ListConnectionsResponse\"\t\xca\xf3\x18\x05\x12\x03\x02\x03\x04\x12x\n" +
+	"\x10DeleteConnection\x12+.sluice.identity.v1.DeleteConnectionRequest\x1a,.sluice.identity.v1.DeleteConnectionResponse\"\t\xca\xf3\x18\x05\x12\x03\x02\x03\x04\x12p\n" +
 	"\x0eGetAccessToken\x12).sluice.identity.v1.GetAccessTokenRequest\x1a*.sluice.identity.v1.GetAccessTokenResponse\"\a\xca\xf3\x18\x03\n" +
 	"\x01\x01B\xd4\x01\n" +
 	"\x16com.sluice.identity.v1B\x0fConnectionProtoP\x01Z?github.com/sluice-mesh/sluice/gen/sluice/identity/v1;identityv1\xa2\x02\x03SIX\xaa\x02\x12Sluice.Identity.V1\xca\x02\x12Sluice\\Identity\\V1\xe2\x02\x1eSluice\\Identity\\V1\\GPBMetadata\xea\x02\x14Sluice::Identity::V1b\x06proto3"
@@ -818,45 +1001,51 @@ func file_sluice_identity_v1_connection_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_identity_v1_connection_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sluice_identity_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_sluice_identity_v1_connection_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_sluice_identity_v1_connection_proto_goTypes = []any{
 	(ConnectionState)(0),             // 0: sluice.identity.v1.ConnectionState
 	(*StartConnectionRequest)(nil),   // 1: sluice.identity.v1.StartConnectionRequest
 	(*StartConnectionResponse)(nil),  // 2: sluice.identity.v1.StartConnectionResponse
 	(*FinishConnectionRequest)(nil),  // 3: sluice.identity.v1.FinishConnectionRequest
 	(*FinishConnectionResponse)(nil), // 4: sluice.identity.v1.FinishConnectionResponse
-	(*Connection)(nil),               // 5: sluice.identity.v1.Connection
-	(*ListConnectionsRequest)(nil),   // 6: sluice.identity.v1.ListConnectionsRequest
-	(*ListConnectionsResponse)(nil),  // 7: sluice.identity.v1.ListConnectionsResponse
-	(*DeleteConnectionRequest)(nil),  // 8: sluice.identity.v1.DeleteConnectionRequest
-	(*DeleteConnectionResponse)(nil), // 9: sluice.identity.v1.DeleteConnectionResponse
-	(*GetAccessTokenRequest)(nil),    // 10: sluice.identity.v1.GetAccessTokenRequest
-	(*GetAccessTokenResponse)(nil),   // 11: sluice.identity.v1.GetAccessTokenResponse
-	(*timestamppb.Timestamp)(nil),    // 12: google.protobuf.Timestamp
+	(*Person)(nil),                   // 5: sluice.identity.v1.Person
+	(*Connection)(nil),               // 6: sluice.identity.v1.Connection
+	(*ListConnectionsRequest)(nil),   // 7: sluice.identity.v1.ListConnectionsRequest
+	(*ListConnectionsResponse)(nil),  // 8: sluice.identity.v1.ListConnectionsResponse
+	(*DeleteConnectionRequest)(nil),  // 9: sluice.identity.v1.DeleteConnectionRequest
+	(*DeleteConnectionResponse)(nil), // 10: sluice.identity.v1.DeleteConnectionResponse
+	(*GetAccessTokenRequest)(nil),    // 11: sluice.identity.v1.GetAccessTokenRequest
+	(*GetAccessTokenResponse)(nil),   // 12: sluice.identity.v1.GetAccessTokenResponse
+	(*timestamppb.Timestamp)(nil),    // 13: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),      // 14: google.protobuf.Duration
 }
 var file_sluice_identity_v1_connection_proto_depIdxs = []int32{
-	5,  // 0: sluice.identity.v1.FinishConnectionResponse.connection:type_name -> sluice.identity.v1.Connection
+	6,  // 0: sluice.identity.v1.FinishConnectionResponse.connection:type_name -> sluice.identity.v1.Connection
 	0,  // 1: sluice.identity.v1.Connection.state:type_name -> sluice.identity.v1.ConnectionState
-	12, // 2: sluice.identity.v1.Connection.connected:type_name -> google.protobuf.Timestamp
-	12, // 3: sluice.identity.v1.Connection.refreshed:type_name -> google.protobuf.Timestamp
-	12, // 4: sluice.identity.v1.Connection.expires:type_name -> google.protobuf.Timestamp
-	5,  // 5: sluice.identity.v1.ListConnectionsResponse.connections:type_name -> sluice.identity.v1.Connection
-	12, // 6: sluice.identity.v1.GetAccessTokenResponse.expires:type_name -> google.protobuf.Timestamp
-	1,  // 7: sluice.identity.v1.ConnectionService.StartConnection:input_type -> sluice.identity.v1.StartConnectionRequest
-	3,  // 8: sluice.identity.v1.ConnectionService.FinishConnection:input_type -> sluice.identity.v1.FinishConnectionRequest
-	6,  // 9: sluice.identity.v1.ConnectionService.ListConnections:input_type -> sluice.identity.v1.ListConnectionsRequest
-	8,  // 10: sluice.identity.v1.ConnectionService.DeleteConnection:input_type -> sluice.identity.v1.DeleteConnectionRequest
-	10, // 11: sluice.identity.v1.ConnectionService.GetAccessToken:input_type -> sluice.identity.v1.GetAccessTokenRequest
-	2,  // 12: sluice.identity.v1.ConnectionService.StartConnection:output_type -> sluice.identity.v1.StartConnectionResponse
-	4,  // 13: sluice.identity.v1.ConnectionService.FinishConnection:output_type -> sluice.identity.v1.FinishConnectionResponse
-	7,  // 14: sluice.identity.v1.ConnectionService.ListConnections:output_type -> sluice.identity.v1.ListConnectionsResponse
-	9,  // 15: sluice.identity.v1.ConnectionService.DeleteConnection:output_type -> sluice.identity.v1.DeleteConnectionResponse
-	11, // 16: sluice.identity.v1.ConnectionService.GetAccessToken:output_type -> sluice.identity.v1.GetAccessTokenResponse
-	12, // [12:17] is the sub-list for method output_type
-	7,  // [7:12] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	13, // 2: sluice.identity.v1.Connection.connected:type_name -> google.protobuf.Timestamp
+	13, // 3: sluice.identity.v1.Connection.refreshed:type_name -> google.protobuf.Timestamp
+	13, // 4: sluice.identity.v1.Connection.expires:type_name -> google.protobuf.Timestamp
+	5,  // 5: sluice.identity.v1.Connection.person:type_name -> sluice.identity.v1.Person
+	6,  // 6: sluice.identity.v1.ListConnectionsResponse.connections:type_name -> sluice.identity.v1.Connection
+	5,  // 7: sluice.identity.v1.DeleteConnectionRequest.person:type_name -> sluice.identity.v1.Person
+	5,  // 8: sluice.identity.v1.GetAccessTokenRequest.person:type_name -> sluice.identity.v1.Person
+	13, // 9: sluice.identity.v1.GetAccessTokenResponse.expires:type_name -> google.protobuf.Timestamp
+	14, // 10: sluice.identity.v1.GetAccessTokenResponse.expires_in:type_name -> google.protobuf.Duration
+	1,  // 11: sluice.identity.v1.ConnectionService.StartConnection:input_type -> sluice.identity.v1.StartConnectionRequest
+	3,  // 12: sluice.identity.v1.ConnectionService.FinishConnection:input_type -> sluice.identity.v1.FinishConnectionRequest
+	7,  // 13: sluice.identity.v1.ConnectionService.ListConnections:input_type -> sluice.identity.v1.ListConnectionsRequest
+	9,  // 14: sluice.identity.v1.ConnectionService.DeleteConnection:input_type -> sluice.identity.v1.DeleteConnectionRequest
+	11, // 15: sluice.identity.v1.ConnectionService.GetAccessToken:input_type -> sluice.identity.v1.GetAccessTokenRequest
+	2,  // 16: sluice.identity.v1.ConnectionService.StartConnection:output_type -> sluice.identity.v1.StartConnectionResponse
+	4,  // 17: sluice.identity.v1.ConnectionService.FinishConnection:output_type -> sluice.identity.v1.FinishConnectionResponse
+	8,  // 18: sluice.identity.v1.ConnectionService.ListConnections:output_type -> sluice.identity.v1.ListConnectionsResponse
+	10, // 19: sluice.identity.v1.ConnectionService.DeleteConnection:output_type -> sluice.identity.v1.DeleteConnectionResponse
+	12, // 20: sluice.identity.v1.ConnectionService.GetAccessToken:output_type -> sluice.identity.v1.GetAccessTokenResponse
+	16, // [16:21] is the sub-list for method output_type
+	11, // [11:16] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_connection_proto_init() }
@@ -870,7 +1059,7 @@ func file_sluice_identity_v1_connection_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_identity_v1_connection_proto_rawDesc), len(file_sluice_identity_v1_connection_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,44 +35,60 @@ const (
 // issues one, a refresh token. Only the identity service uses refresh tokens, so that two programs never use the same
 // one. The gateway receives access tokens.
 //
-// An operator connects a server by the authorization code flow with PKCE (MCP 2025-11-25, Authorization) and a redirect
-// to loopback (RFC 8252, section 7.3).
+// If all callers use the same account of a server (`as: shared`), an operator connects the server. If each person uses
+// her own account (`as: person`), each person connects the server for herself. Then a token of one person is never used
+// for another person. In addition, an operator connects an account with which the mesh only lists the server's tools.
+//
+// A person connects a server by the authorization code flow with PKCE (MCP 2025-11-25, Authorization) and a redirect to
+// loopback (RFC 8252, section 7.3).
 type ConnectionServiceClient interface {
 	// StartConnection finds the authorization server of an MCP server (RFC 9728, RFC 8414), registers an OAuth client there
-	// unless the configuration names one (RFC 7591), and returns the page on which the operator signs in. Errors:
+	// unless the configuration names one (RFC 7591), and returns the page on which the person signs in. Errors:
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: the configuration has no such server with `credentials`
-	//	FAILED_PRECONDITION  AUTHORIZATION_SERVER_UNUSABLE: the metadata of the server, or its authorization server, can't
+	//	FAILED_PRECONDITION  CREDENTIALS_DIFFER: all callers use the same account of the server, so there is none for listing
+	//	                     tools
+	//	                     AUTHORIZATION_SERVER_UNUSABLE: the metadata of the server, or its authorization server, can't
 	//	                     be used, or no client can be registered there
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: the server or its authorization server has not answered
-	//	PERMISSION_DENIED    TENANT_REFUSED: only operators of the tenant "default" can connect servers
+	//	RESOURCE_EXHAUSTED   TOO_MANY_SIGN_INS: the person has started too many sign-ins; try again later
+	//	PERMISSION_DENIED    TENANT_REFUSED: only operators of the tenant "default" can connect an account that is not
+	//	                     their own
 	StartConnection(ctx context.Context, in *StartConnectionRequest, opts ...grpc.CallOption) (*StartConnectionResponse, error)
 	// FinishConnection exchanges the authorization code for tokens and stores the connection, which replaces the old one.
 	// Errors:
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
 	//	FAILED_PRECONDITION  CONNECTION_ATTEMPT_ENDED: the attempt was started more than 15 minutes ago, by another
-	//	                     operator, or with another configuration of the server; start again
+	//	                     person, or with another configuration of the server; start again
 	//	                     AUTHORIZATION_REFUSED: the authorization server has refused the code
+	//	RESOURCE_EXHAUSTED   TOO_MANY_CONNECTIONS: the people of the tenant have too many connections
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: as for StartConnection
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be stored; start again
 	//	PERMISSION_DENIED    TENANT_REFUSED: as for StartConnection
 	FinishConnection(ctx context.Context, in *FinishConnectionRequest, opts ...grpc.CallOption) (*FinishConnectionResponse, error)
-	// ListConnections returns the servers that have `credentials`, with their connections. It never returns tokens.
+	// ListConnections returns the servers that have `credentials`, with their connections. It returns the caller's own
+	// connections, and those of no person. Operators see the connections of all people in their tenant, and operators of
+	// the tenant "default" those of all tenants. It never returns tokens.
 	ListConnections(ctx context.Context, in *ListConnectionsRequest, opts ...grpc.CallOption) (*ListConnectionsResponse, error)
 	// DeleteConnection deletes the tokens of a connection. Gateways may use the last access token for at most a minute.
-	// The authorization server does not revoke the tokens. Errors:
+	// The authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
+	// the connections of all people in their tenant, and operators of the tenant "default" all connections. Errors:
 	//
-	//	NOT_FOUND            CONNECTION_UNKNOWN: there is no connection to the server
+	//	NOT_FOUND            CONNECTION_UNKNOWN: there is no such connection
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the connection was deleted
-	//	PERMISSION_DENIED    TENANT_REFUSED: as for StartConnection
+	//	PERMISSION_DENIED    TENANT_REFUSED: the caller may not delete the connection
 	DeleteConnection(ctx context.Context, in *DeleteConnectionRequest, opts ...grpc.CallOption) (*DeleteConnectionResponse, error)
 	// GetAccessToken returns a valid access token for a server. It refreshes the token first if the token expires within
 	// 30 s, or if the server has refused it. Only one replica refreshes a connection at a time. Errors:
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
-	//	FAILED_PRECONDITION  LOGIN_REQUIRED: there is no connection, or the authorization server does not accept its
-	//	                     refresh token any more; an operator has to connect the server
+	//	FAILED_PRECONDITION  LOGIN_REQUIRED: there is no connection, the authorization server does not accept its refresh
+	//	                     token any more, or the configuration names another OAuth client or authorization server; an
+	//	                     operator, or the person, has to connect the server
+	//	                     CREDENTIALS_DIFFER: the request is not for the account that the configuration names; restart
+	//	                     the gateway with the configuration of the identity service
+	//	PERMISSION_DENIED    CALLER_BLOCKED: an operator has blocked the person
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: the token could not be refreshed; try again later
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be read
 	GetAccessToken(ctx context.Context, in *GetAccessTokenRequest, opts ...grpc.CallOption) (*GetAccessTokenResponse, error)
@@ -145,44 +161,60 @@ func (c *connectionServiceClient) GetAccessToken(ctx context.Context, in *GetAcc
 // issues one, a refresh token. Only the identity service uses refresh tokens, so that two programs never use the same
 // one. The gateway receives access tokens.
 //
-// An operator connects a server by the authorization code flow with PKCE (MCP 2025-11-25, Authorization) and a redirect
-// to loopback (RFC 8252, section 7.3).
+// If all callers use the same account of a server (`as: shared`), an operator connects the server. If each person uses
+// her own account (`as: person`), each person connects the server for herself. Then a token of one person is never used
+// for another person. In addition, an operator connects an account with which the mesh only lists the server's tools.
+//
+// A person connects a server by the authorization code flow with PKCE (MCP 2025-11-25, Authorization) and a redirect to
+// loopback (RFC 8252, section 7.3).
 type ConnectionServiceServer interface {
 	// StartConnection finds the authorization server of an MCP server (RFC 9728, RFC 8414), registers an OAuth client there
-	// unless the configuration names one (RFC 7591), and returns the page on which the operator signs in. Errors:
+	// unless the configuration names one (RFC 7591), and returns the page on which the person signs in. Errors:
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: the configuration has no such server with `credentials`
-	//	FAILED_PRECONDITION  AUTHORIZATION_SERVER_UNUSABLE: the metadata of the server, or its authorization server, can't
+	//	FAILED_PRECONDITION  CREDENTIALS_DIFFER: all callers use the same account of the server, so there is none for listing
+	//	                     tools
+	//	                     AUTHORIZATION_SERVER_UNUSABLE: the metadata of the server, or its authorization server, can't
 	//	                     be used, or no client can be registered there
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: the server or its authorization server has not answered
-	//	PERMISSION_DENIED    TENANT_REFUSED: only operators of the tenant "default" can connect servers
+	//	RESOURCE_EXHAUSTED   TOO_MANY_SIGN_INS: the person has started too many sign-ins; try again later
+	//	PERMISSION_DENIED    TENANT_REFUSED: only operators of the tenant "default" can connect an account that is not
+	//	                     their own
 	StartConnection(context.Context, *StartConnectionRequest) (*StartConnectionResponse, error)
 	// FinishConnection exchanges the authorization code for tokens and stores the connection, which replaces the old one.
 	// Errors:
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
 	//	FAILED_PRECONDITION  CONNECTION_ATTEMPT_ENDED: the attempt was started more than 15 minutes ago, by another
-	//	                     operator, or with another configuration of the server; start again
+	//	                     person, or with another configuration of the server; start again
 	//	                     AUTHORIZATION_REFUSED: the authorization server has refused the code
+	//	RESOURCE_EXHAUSTED   TOO_MANY_CONNECTIONS: the people of the tenant have too many connections
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: as for StartConnection
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be stored; start again
 	//	PERMISSION_DENIED    TENANT_REFUSED: as for StartConnection
 	FinishConnection(context.Context, *FinishConnectionRequest) (*FinishConnectionResponse, error)
-	// ListConnections returns the servers that have `credentials`, with their connections. It never returns tokens.
+	// ListConnections returns the servers that have `credentials`, with their connections. It returns the caller's own
+	// connections, and those of no person. Operators see the connections of all people in their tenant, and operators of
+	// the tenant "default" those of all tenants. It never returns tokens.
 	ListConnections(context.Context, *ListConnectionsRequest) (*ListConnectionsResponse, error)
 	// DeleteConnection deletes the tokens of a connection. Gateways may use the last access token for at most a minute.
-	// The authorization server does not revoke the tokens. Errors:
+	// The authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
+	// the connections of all people in their tenant, and operators of the tenant "default" all connections. Errors:
 	//
-	//	NOT_FOUND            CONNECTION_UNKNOWN: there is no connection to the server
+	//	NOT_FOUND            CONNECTION_UNKNOWN: there is no such connection
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the connection was deleted
-	//	PERMISSION_DENIED    TENANT_REFUSED: as for StartConnection
+	//	PERMISSION_DENIED    TENANT_REFUSED: the caller may not delete the connection
 	DeleteConnection(context.Context, *DeleteConnectionRequest) (*DeleteConnectionResponse, error)
 	// GetAccessToken returns a valid access token for a server. It refreshes the token first if the token expires within
 	// 30 s, or if the server has refused it. Only one replica refreshes a connection at a time. Errors:
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
-	//	FAILED_PRECONDITION  LOGIN_REQUIRED: there is no connection, or the authorization server does not accept its
-	//	                     refresh token any more; an operator has to connect the server
+	//	FAILED_PRECONDITION  LOGIN_REQUIRED: there is no connection, the authorization server does not accept its refresh
+	//	                     token any more, or the configuration names another OAuth client or authorization server; an
+	//	                     operator, or the person, has to connect the server
+	//	                     CREDENTIALS_DIFFER: the request is not for the account that the configuration names; restart
+	//	                     the gateway with the configuration of the identity service
+	//	PERMISSION_DENIED    CALLER_BLOCKED: an operator has blocked the person
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: the token could not be refreshed; try again later
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be read
 	GetAccessToken(context.Context, *GetAccessTokenRequest) (*GetAccessTokenResponse, error)

@@ -13,7 +13,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Errors of claims. Use errors.Is to compare them.
+// These are the errors of claims. Use errors.Is to test for them.
 var (
 	ErrDecisionMissing = errors.New("policy has not decided on the call")
 	ErrClaimEnded      = errors.New("the claim has ended, or another holder has used its identifier")
@@ -115,6 +115,8 @@ func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 		return &Refusal{Code: a.GetCode()}
 	case again && (!c.Decision.GetIdempotent() || !now.Before(a.GetExecuteBefore().AsTime())):
 		return &Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN}
+	case staysValid(c.Decision):
+		return &Refusal{Code: c.Decision.GetCode(), Message: c.Decision.GetMessage()}
 	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || c.Decision.GetHidden(): // a hidden tool is denied even if the effect is to allow
 		code := deniedCode(c.Decision)
 		if !again {
@@ -140,6 +142,15 @@ func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	}
 }
 
+// staysValid reports whether an approval stays valid although the policy denies the call. This is the case if an
+// operator has stopped such calls, or if the caller's token lacks a scope. Gateways claim no such calls, except for
+// gateways of older versions, and gateways that repeat a claim after the decision has changed.
+func staysValid(d *policyv1.Decision) bool {
+	code := d.GetCode()
+	return d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetHidden() &&
+		(code == commonv1.Code_CODE_STOPPED || code == commonv1.Code_CODE_SCOPE_MISSING)
+}
+
 // dropInvalidVotes voids the votes that no longer count. If too few votes remain, it asks approvers again and returns
 // true. If a grant covers the call, dropInvalidVotes checks the votes for the grant.
 func (r *Record) dropInvalidVotes(c ClaimRequest, now time.Time) bool {
@@ -154,7 +165,7 @@ func (r *Record) dropInvalidVotes(c ClaimRequest, now time.Time) bool {
 		r.Approval.GrantedBy, r.Approval.Grant = "", newGrant(r.Approval.GetTerms())
 	}
 	r.Approval.VotesMissing = r.missingVotes()
-	r.move(pending, now, cause{reason: "votes no longer count: a voter left the groups or lost the right to decide"})
+	r.move(pending, now, cause{reason: "votes no longer count: a voter left the groups, lost the right to decide, or has not signed in as the rule requires"})
 	return true
 }
 
@@ -191,7 +202,7 @@ func (r *Record) endClaim(how End, now time.Time) {
 	r.Approval.GetClaim().Ended = timestamppb.New(now)
 }
 
-// Renew extends the lease of a claim, so that the lease expires when the duration d has passed since the time now.
+// Renew extends the lease of a claim, so that the lease expires after the given duration.
 func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error {
 	c, err := r.currentClaim(id, holder)
 	switch {

@@ -27,7 +27,7 @@ type OpenRequest struct {
 	Requester   *identityv1.Principal
 	// Call is the part of the call that is stored.
 	Call *approvalv1.BoundCall
-	// Decision requires the approval. Its terms must be set.
+	// Decision is the policy decision that requires the approval. Its terms must be set.
 	Decision *policyv1.Decision
 	// Times are the configured times. The terms of the decision may override them.
 	Times Times
@@ -91,9 +91,9 @@ func newGrant(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 }
 
 // RecordSelfVote records the vote of the person who uses the agent. d is the decision whose terms the agent showed to
-// the person. [AllowsSelfVote] must be true for these terms. If the record is no longer pending or has other terms, a
-// vote to approve changes nothing, and a vote to deny cancels a pending or approved record. A denied call
-// stays denied for coolDown.
+// the person. [AllowsSelfVote] must report true for these terms. If the record is no longer pending or has other terms,
+// a vote to approve changes nothing, and a vote to deny cancels a pending or approved record. A denied call stays
+// denied during the cool-down.
 func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
 	state, asker := r.Approval.GetState(), r.Approval.GetRequester().GetSubject()
 	declines := verdict == approvalv1.Verdict_VERDICT_DENY
@@ -115,10 +115,10 @@ func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision
 	return nil
 }
 
-// declinedAtAgent is the cancel reason if the person who uses the agent declines the call.
+// declinedAtAgent is the reason that is recorded if the person who uses the agent declines the call.
 const declinedAtAgent = "declined at the agent"
 
-// Cover approves r because the grant of another record, which is the parameter by, covers the call of r.
+// Cover approves r, because the grant of the other record covers the call of r.
 func (r *Record) Cover(by *Record, now time.Time) {
 	r.Approval.GrantedBy = by.Approval.GetId()
 	r.Approval.Grant = nil
@@ -140,7 +140,7 @@ func (r *Record) UpdateDecision(d *policyv1.Decision, times Times, now time.Time
 	return true
 }
 
-// askAgain asks approvers again, with the terms of decision d.
+// askAgain asks approvers again, with the terms of the given decision.
 func (r *Record) askAgain(d *policyv1.Decision, times Times, now time.Time) {
 	r.applyDecision(d, times)
 	r.Approval.GrantedBy = ""

@@ -10,7 +10,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Errors of [Record.Cancel]. Use errors.Is to compare them.
+// These are the errors of [Record.Cancel]. Use errors.Is to test for them.
 var (
 	ErrRunning = errors.New("the call is claimed")
 	ErrEnded   = errors.New("the approval has ended")

@@ -48,8 +48,8 @@ type Record struct {
 
 // Times limits the duration of an approval.
 type Times struct {
-	// Decide is the time that people have to approve or deny the call. Execute is the time that an approved call may
-	// wait until it is claimed. Both are positive.
+	// Decide is how long people may take to approve or deny the call. Execute is how long an approved call may wait until
+	// it is claimed. Both are positive.
 	Decide, Execute time.Duration
 }
 
@@ -118,7 +118,7 @@ func (r *Record) Due() time.Time {
 	return at.AsTime()
 }
 
-// ApplyDue makes the transition that is due at the time now, if there is one.
+// ApplyDue makes the transition that is due at the given time, if there is one.
 func (r *Record) ApplyDue(now time.Time) {
 	due := r.Due()
 	if due.IsZero() || now.Before(due) {

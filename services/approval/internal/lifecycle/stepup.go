@@ -6,8 +6,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
-	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
@@ -33,7 +34,7 @@ func (e *StepUpError) Error() string {
 }
 
 // checkStepUp returns a [*StepUpError] if a vote to approve needs an authentication that the ballot does not have. Only
-// a vote with the voter's own session can have it: the mesh does not see how people authenticate elsewhere.
+// a vote with the voter's own session can have it, because the mesh does not see how people authenticate elsewhere.
 func (r *Record) checkStepUp(b *Ballot, now time.Time) error {
 	required := r.Approval.GetTerms().GetApproveWith()
 	if required == nil || b.Verdict != approvalv1.Verdict_VERDICT_APPROVE {
@@ -41,7 +42,7 @@ func (r *Record) checkStepUp(b *Ballot, now time.Time) error {
 	}
 	why := "a button can't show this, so run `sluice approvals approve " + r.Approval.GetId() + "` instead"
 	if b.Channel == approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN {
-		why = unmetStepUp(required, b.Voter, now)
+		why = unmetStepUp(required, b.Voter.GetAuthTime(), b.Voter.GetAcr(), now)
 	}
 	if why == "" {
 		return nil
@@ -49,14 +50,33 @@ func (r *Record) checkStepUp(b *Ballot, now time.Time) error {
 	return &StepUpError{Required: required, Role: enum.Name(b.Voter.GetRole()), why: why}
 }
 
-// unmetStepUp says what the voter's token does not satisfy. It returns "" if the token satisfies the requirement.
-func unmetStepUp(required *policyv1.StepUp, voter *identityv1.Principal, now time.Time) string {
-	at := voter.GetAuthTime()
+// voidUnauthenticated voids the votes to approve that do not contain the authentication that the terms require.
+func (r *Record) voidUnauthenticated() {
+	for _, v := range r.Approval.GetVotes() {
+		if v.GetVoidReason() == "" && r.isUnauthenticated(v) {
+			v.VoidReason = "the vote does not contain the authentication that the rule requires"
+		}
+	}
+}
+
+// isUnauthenticated reports whether a vote to approve does not contain the authentication that the terms require. Vote
+// accepts no such vote, but an older version of the service does. During an update, both versions use the same store.
+func (r *Record) isUnauthenticated(v *approvalv1.Vote) bool {
+	required := r.Approval.GetTerms().GetApproveWith()
+	if required == nil || v.GetVerdict() != approvalv1.Verdict_VERDICT_APPROVE {
+		return false
+	}
+	return v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN || unmetStepUp(required, v.GetAuthTime(), v.GetAcr(), v.GetTime().AsTime()) != ""
+}
+
+// unmetStepUp says what the voter's token does not satisfy. It returns "" if the token satisfies the requirement. at is
+// the time of the authentication, and acr is its class.
+func unmetStepUp(required *policyv1.StepUp, at *timestamppb.Timestamp, acr string, now time.Time) string {
 	values := required.GetAcrValues()
 	switch {
 	case required.GetMaxAge() == nil && len(values) == 0:
 		return "the rule does not say which authentication it requires"
-	case at == nil && voter.GetAcr() == "":
+	case at == nil && acr == "":
 		return "your token contains no authentication; it is no session, or the issuer has not sent the claims auth_time and acr"
 	case required.GetMaxAge() != nil && at == nil:
 		return "your session does not contain the time of the authentication, because the issuer has not sent the claim auth_time"
@@ -64,10 +84,10 @@ func unmetStepUp(required *policyv1.StepUp, voter *identityv1.Principal, now tim
 		return "the time of your authentication is in the future"
 	case required.GetMaxAge() != nil && now.Sub(at.AsTime()) > required.GetMaxAge().AsDuration():
 		return fmt.Sprintf("you authenticated %v ago", now.Sub(at.AsTime()).Truncate(time.Second))
-	case len(values) > 0 && voter.GetAcr() == "":
+	case len(values) > 0 && acr == "":
 		return "your session contains no authentication context class, because the issuer has not sent the claim acr"
-	case len(values) > 0 && !slices.Contains(values, voter.GetAcr()):
-		return "the authentication context class (acr) of your session is " + safetext.Escape(voter.GetAcr())
+	case len(values) > 0 && !slices.Contains(values, acr):
+		return "the authentication context class (acr) of your session is " + safetext.Escape(acr)
 	default:
 		return ""
 	}

@@ -93,6 +93,106 @@ func TestVote_ChecksTheAuthenticationOfApprovers(t *testing.T) {
 	}
 }
 
+// unauthenticated changes the votes of an approval to those that an older version of the service has recorded: they
+// contain no authentication.
+func unauthenticated(r *lifecycle.Record) {
+	for _, v := range r.Approval.GetVotes() {
+		v.AuthTime, v.Acr = nil, ""
+	}
+}
+
+// An older version of the service, which does not know the requirement, has recorded a vote. The vote does not count,
+// and its voter can vote again.
+func TestVote_AVoteOfAnOlderVersionDoesNotCount(t *testing.T) {
+	t.Parallel()
+	terms := func(d *policyv1.Decision) { quorum(2)(d); stepUp(5 * time.Minute)(d) }
+	cam := signedIn(start, "")
+	cam.Subject = "cam"
+	r := open(decision(terms))
+	if err := r.Vote(approveBallot(signedIn(start, "")), start); err != nil {
+		t.Fatal(err)
+	}
+	unauthenticated(r)
+	if err := r.Vote(approveBallot(cam), start); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, r, "pending")
+	if votes := r.Approval.GetVotes(); r.Approval.GetVotesMissing() != 1 || votes[0].GetVoidReason() == "" || votes[1].GetVoidReason() != "" {
+		t.Errorf("the approval is %v", r.Approval)
+	}
+	if err := r.Vote(approveBallot(signedIn(start, "")), start); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, r, "approved")
+}
+
+// The person votes again before anybody else has voted.
+func TestVote_AgainAfterAVoteOfAnOlderVersion(t *testing.T) {
+	t.Parallel()
+	terms := func(d *policyv1.Decision) { quorum(2)(d); stepUp(5 * time.Minute)(d) }
+	r := open(decision(terms))
+	if err := r.Vote(approveBallot(signedIn(start, "")), start); err != nil {
+		t.Fatal(err)
+	}
+	unauthenticated(r)
+	if v := r.VoteOf(person("ben")); v != nil {
+		t.Errorf("the vote is %v", v)
+	}
+	if _, ok := errors.AsType[*lifecycle.StepUpError](r.Vote(approveBallot(person("ben")), start)); !ok {
+		t.Error("a vote without an authentication counts")
+	}
+	if err := r.Vote(approveBallot(signedIn(start, "")), start); err != nil {
+		t.Fatal(err)
+	}
+	if v := r.VoteOf(person("ben")); v.GetAuthTime() == nil || r.Approval.GetVotesMissing() != 1 {
+		t.Errorf("the approval is %v", r.Approval)
+	}
+}
+
+// An older version of the service has approved a call. The claim of the call, or of a call that the grant covers, asks
+// people again.
+func TestClaim_VotesOfAnOlderVersionDoNotCount(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*approvalv1.Vote)
+		state  string
+	}{
+		"with its authentication": {func(*approvalv1.Vote) {}, "claimed"},
+		"none":                    {func(v *approvalv1.Vote) { v.AuthTime = nil }, "pending"},
+		"too old at the vote":     {func(v *approvalv1.Vote) { v.AuthTime = timestamppb.New(start.Add(-6 * time.Minute)) }, "pending"},
+		"another class":           {func(v *approvalv1.Vote) { v.Acr = "pwd" }, "pending"},
+		"a button": {func(v *approvalv1.Vote) {
+			v.Channel = approvalv1.VoteChannel_VOTE_CHANNEL_SLACK
+		}, "pending"},
+		"the form of a client": {func(v *approvalv1.Vote) {
+			v.Channel = approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
+		}, "pending"},
+		"groups that an issuer asserted": {func(v *approvalv1.Vote) { v.External, v.AuthTime = true, nil }, "pending"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			terms := func(d *policyv1.Decision) { grant(5)(d); stepUp(5*time.Minute, "phr")(d) }
+			r, other := open(decision(terms)), open(decision(terms))
+			if err := r.Vote(approveBallot(signedIn(start, "phr")), start); err != nil {
+				t.Fatal(err)
+			}
+			other.Cover(r, start)
+			tt.change(r.Approval.GetVotes()[0])
+			now := start.Add(4 * time.Minute)
+			for _, one := range []*lifecycle.Record{other, r} {
+				claim := claimRequest("c", 1, withDecision(decision(terms)), func(c *lifecycle.ClaimRequest) { c.Grant = r })
+				if _, err := one.Claim(claim, now); err != nil {
+					t.Fatal(err)
+				}
+				wantState(t, one, tt.state)
+			}
+			if err := r.Vote(approveBallot(signedIn(now, "phr")), now); tt.state == "pending" && err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A person who presses a button does not use a session, even if the person has a fresh one.
 func TestVote_ByAButtonNeverSatisfiesAStepUp(t *testing.T) {
 	t.Parallel()

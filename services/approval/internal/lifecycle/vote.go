@@ -12,7 +12,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Errors of [Record.Vote] and [Record.MayDecide]. Use errors.Is to compare them.
+// These are the errors of [Record.Vote] and [Record.MayDecide]. Use errors.Is to test for them.
 var (
 	ErrSelf         = errors.New("the caller, or a principal in its chain, can't decide on the call")
 	ErrOwner        = errors.New("you own the agent that made the call")
@@ -25,7 +25,7 @@ var (
 	ErrViewChanged  = errors.New("the view has changed")
 )
 
-// externalVoteLife is the time for which a vote counts if an external issuer asserted the voter's groups.
+// externalVoteLife is how long a vote counts if an external issuer asserted the voter's groups.
 const externalVoteLife = 15 * time.Minute
 
 // Ballot is the vote that a person casts.
@@ -40,16 +40,16 @@ type Ballot struct {
 	External bool
 	// ShownDigest is the digest of the view that the person saw. ViewDigest is the digest of the current view.
 	ShownDigest, ViewDigest []byte
-	// OwnersMayDecide allows people to vote although they own the requester or a principal in its delegation chain, or
-	// created the token of one of them.
+	// OwnersMayDecide is true if people may vote although they own the requester or a principal in its delegation chain,
+	// or created the token of one of them.
 	OwnersMayDecide bool
-	// CoolDown is the time for which a denied call stays denied. It must not be negative.
+	// CoolDown is how long a denied call stays denied. It must not be negative.
 	CoolDown time.Duration
 }
 
 // Vote casts a person's vote. One denial ends the approval, and the vote that completes the quorum approves it. If the
-// person's earlier vote still counts and has the same verdict, Vote changes nothing. The error is one of those above,
-// or a [*StepUpError].
+// person's earlier vote still counts and has the same verdict, Vote changes nothing. The error is one of the errors
+// above, or a [*StepUpError].
 func (r *Record) Vote(b Ballot, now time.Time) error {
 	a := r.Approval
 	at := r.voteIndex(b.Voter)
@@ -103,7 +103,7 @@ func reasonSuffix(reason string) string {
 	return ": " + reason
 }
 
-// deny ends the approval because of a vote to deny. The same call stays denied for coolDown.
+// deny ends the approval because of a vote to deny. The same call stays denied during the cool-down.
 func (r *Record) deny(vote *approvalv1.Vote, reason string, coolDown time.Duration, now time.Time) {
 	r.Approval.DeniedUntil = timestamppb.New(now.Add(coolDown))
 	r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
@@ -118,10 +118,11 @@ func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 }
 
 // voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast by
-// elicitation, in a form that the agent showed.
+// elicitation, in a form that the agent showed, and votes without the required authentication.
 func (r *Record) voteIndex(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
-		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
+		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION &&
+			!r.isUnauthenticated(v)
 	})
 }
 
@@ -182,6 +183,7 @@ func (r *Record) LetsDecide(groups []string) bool {
 
 // countVotes updates the number of missing votes, and approves the call if no vote is missing.
 func (r *Record) countVotes(now time.Time, why cause) {
+	r.voidUnauthenticated()
 	r.Approval.VotesMissing = r.missingVotes()
 	if r.Approval.GetVotesMissing() > 0 {
 		from := r.Approval.GetState()
@@ -212,9 +214,10 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// voidVotes voids the votes that no longer count, and reports whether votes are then missing for the quorum. The
-// function standing returns the reason why a vote no longer counts, or "" if it counts.
+// voidVotes voids the votes that no longer count, and reports whether votes are then missing for the quorum. standing
+// returns the reason why a vote no longer counts, or "" if it counts.
 func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time) bool {
+	r.voidUnauthenticated()
 	for _, v := range r.Approval.GetVotes() {
 		switch {
 		case v.GetVoidReason() != "" || v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION:

@@ -26,9 +26,9 @@ type Target struct {
 	// Tenant limits the channel to approvals of one tenant. If it is empty, the channel is for all tenants.
 	Tenant string
 	// After is a fraction of the time that people have to decide. It must be at least 0 and below 1. If it is 0, the
-	// channel is notified immediately when approvers are asked, and again when the call is approved and when the
-	// approval ends. Otherwise the channel is an escalation: it is notified only of approvals that are still pending
-	// after this fraction of the time.
+	// channel is notified immediately when approvers are asked, and again when the call is approved and when the approval
+	// ends. Otherwise the channel is an escalation, which is notified only of approvals that are still pending after this
+	// fraction of the time.
 	After float64
 }
 

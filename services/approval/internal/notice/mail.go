@@ -25,7 +25,7 @@ import (
 // Mail configures a mail server and the lists of recipients. A mail describes the caller and the call, and contains the
 // commands to approve or deny the call. It does not contain argument values.
 type Mail struct {
-	// Server is the address of the SMTP server: `HOST:PORT`.
+	// Server is the address of the SMTP server, as `HOST:PORT`.
 	Server string
 	// TLS is `starttls`, `tls` or `none`. With `starttls`, which is the default, STARTTLS must succeed before a mail is
 	// sent. With `tls`, the connection uses TLS from its first byte. `none` is allowed only for a server on the same

@@ -19,27 +19,27 @@ const (
 	// pollInterval is the interval at which a channel reads due notices. By polling, the channel finds notices that
 	// other processes wrote, and notices whose pause before the next attempt is over.
 	pollInterval = time.Second
-	// batchSize is the maximum number of notices that a channel sends concurrently.
+	// batchSize limits how many notices a channel sends concurrently.
 	batchSize = 16
-	// sendTimeout limits one attempt to send a notice. lease is the time for which no other process sends the same
+	// sendTimeout limits how long one attempt to send a notice takes. lease is how long no other process sends the same
 	// notice.
 	sendTimeout = 15 * time.Second
 	lease       = time.Minute
-	// storeTimeout limits the transaction that stores the result of an attempt.
+	// storeTimeout limits how long the transaction takes that stores the result of an attempt.
 	storeTimeout = 5 * time.Second
 	// firstPause is the maximum pause after the first failed attempt. The maximum doubles with each further failure, up
 	// to lastPause.
 	firstPause = time.Second
 	lastPause  = 10 * time.Minute
-	// giveUpAfter is the time for which a channel retries a notice. retention is the time for which the store keeps a
-	// notice after it was sent or dropped.
+	// giveUpAfter is how long a channel retries a notice. retention is how long the store keeps a notice after it was sent
+	// or dropped.
 	giveUpAfter = 24 * time.Hour
 	retention   = 30 * 24 * time.Hour
 	// deleteInterval is the interval at which old notices are deleted.
 	deleteInterval = time.Hour
 )
 
-// ErrObsolete means that the notice is no longer relevant. Use errors.Is to compare it.
+// ErrObsolete means that the notice is no longer relevant. Use errors.Is to test for it.
 var ErrObsolete = errors.New("the notice is no longer relevant")
 
 // Message is a notice to send.

@@ -16,9 +16,9 @@ import (
 const (
 	approveButton = "approve"
 	denyButton    = "deny"
-	// pressTimeout limits the handling of one button press. maxPresses is the maximum number of presses that are handled
+	// pressTimeout limits how long the vote of one button press takes. maxPresses limits how many presses are processed
 	// concurrently. Slack requires an acknowledgement of each press within 3 s, so receivePresses acknowledges a press
-	// before it handles the press.
+	// before the press is processed.
 	pressTimeout = 10 * time.Second
 	maxPresses   = 8
 	// maxEnvelope is the maximum size of a message from Slack, in bytes.
@@ -87,7 +87,8 @@ func (c *slackChannel) receivePresses(ctx context.Context, client *socketmode.Cl
 	}
 }
 
-// handlePress handles a button press and answers it with a message that only the person who pressed the button sees.
+// handlePress casts the vote of a button press, and answers it with a message that only the person who pressed the
+// button sees.
 func (c *slackChannel) handlePress(ctx context.Context, callback slack.InteractionCallback) {
 	if callback.Type != slack.InteractionTypeBlockActions || callback.Channel.ID != c.Channel {
 		return

@@ -27,7 +27,7 @@ type Webhook struct {
 	Target
 	// URL is the URL of the endpoint. Its scheme is https, or http if the endpoint is on the same machine.
 	URL string
-	// Secret is the signing key: `whsec_` and 24 to 64 bytes in base64.
+	// Secret is the signing key. It consists of `whsec_` and 24 to 64 bytes in base64.
 	Secret config.Secret
 }
 

@@ -45,12 +45,12 @@ func Accounts(p *identityv1.Principal) []Account {
 
 // RetryAfter returns the time that a caller must wait before it may request an approval, or 0 if it may request one
 // now. A caller must wait if one of the caller's accounts has reached the account's limit in the most recent window.
-// The parameter most is the limit of one principal, and must be at least 1.
-func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, most int, window time.Duration) (left time.Duration, err error) {
+// The limit of one principal must be at least 1.
+func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, limit int, window time.Duration) (left time.Duration, err error) {
 	for _, a := range Accounts(p) {
 		var at int64
 		err := t.inner.QueryRowContext(ctx, "SELECT at FROM asked WHERE who = $1 AND at > $2 ORDER BY at DESC LIMIT 1 OFFSET $3",
-			a.Digest, sqlstore.Micros(t.Now.Add(-window)), most*a.Factor-1).Scan(&at)
+			a.Digest, sqlstore.Micros(t.Now.Add(-window)), limit*a.Factor-1).Scan(&at)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue
 		}

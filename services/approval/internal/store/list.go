@@ -39,26 +39,26 @@ type Listed struct {
 	Opened, Moved int64
 }
 
-// List reads approvals, newest first. If the parameter before is not 0, List reads only approvals that were opened by a
-// transition whose number is lower than this parameter. The parameter most is the maximum number of approvals.
-func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]Listed, error) {
+// List reads at most limit approvals, newest first. If before is not 0, List reads only approvals that were opened by a
+// transition whose number is lower than before.
+func (t *Tx) List(ctx context.Context, f Filter, before int64, limit int) ([]Listed, error) {
 	c := f.conditions()
 	if before > 0 {
 		c.add("opened < %s", before)
 	}
-	return t.listed(ctx, c, "ORDER BY opened DESC", most)
+	return t.listed(ctx, c, "ORDER BY opened DESC", limit)
 }
 
-// MovedSince reads approvals whose newest transition has a higher number than the parameter after, in ascending order
-// of the transitions' numbers. The parameter most is the maximum number of approvals.
-func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([]Listed, error) {
+// MovedSince reads approvals whose newest transition has a number higher than after. They are sorted by this number,
+// and there are at most limit of them.
+func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, limit int) ([]Listed, error) {
 	c := f.conditions()
 	c.add("moved > %s", after)
-	return t.listed(ctx, c, "ORDER BY moved", most)
+	return t.listed(ctx, c, "ORDER BY moved", limit)
 }
 
-// maxWaiting is the maximum number of approvals that OtherDefinitions reads. It is higher than the maximum number of
-// pending approvals of one caller.
+// maxWaiting limits how many approvals OtherDefinitions reads. It is higher than the maximum number of pending
+// approvals of one caller.
 const maxWaiting = 1000
 
 // OtherDefinitions returns the ids of the caller's pending and approved approvals for the same call, but with another
@@ -82,8 +82,8 @@ func (t *Tx) NewestMove(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-func (t *Tx) listed(ctx context.Context, c conditions, order string, most int) (out []Listed, err error) {
-	c.args = append(c.args, most)
+func (t *Tx) listed(ctx context.Context, c conditions, order string, limit int) (out []Listed, err error) {
+	c.args = append(c.args, limit)
 	where := fmt.Sprintf("%s %s LIMIT $%d", strings.Join(c.parts, " AND "), order, len(c.args))
 	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var raw []byte
@@ -105,7 +105,7 @@ type conditions struct {
 	args  []any
 }
 
-// add adds a condition. It replaces %s in the condition with the placeholder of the parameter arg.
+// add adds a condition for a value. It replaces %s in the condition with the placeholder for the value.
 func (c *conditions) add(text string, arg any) {
 	c.args = append(c.args, arg)
 	c.parts = append(c.parts, fmt.Sprintf(text, fmt.Sprintf("$%d", len(c.args))))

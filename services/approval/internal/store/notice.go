@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Kinds of notices. The kind of every other notice is the name of the approval's new state.
+// These are kinds of notices. The kind of every other notice is the name of the approval's new state.
 const (
 	// Pending means that approvers are asked, for the first time or again.
 	Pending = "pending"
@@ -114,10 +114,10 @@ func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64)
 	return nil
 }
 
-// LeaseNotices leases due notices of a channel to the caller and returns them. The parameter most is the maximum number
-// of notices. Until the lease expires, other callers don't receive these notices. LeaseNotices returns only the oldest
-// unsent notice of each approval, so that the notices of an approval are sent in the order of its transitions.
-func (t *Tx) LeaseNotices(ctx context.Context, channel string, lease time.Duration, most int) ([]*Notice, error) {
+// LeaseNotices leases at most limit due notices of a channel to the caller and returns them. Until the lease expires,
+// other callers don't receive these notices. LeaseNotices returns only the oldest unsent notice of each approval, so
+// that the notices of an approval are sent in the order of its transitions.
+func (t *Tx) LeaseNotices(ctx context.Context, channel string, lease time.Duration, limit int) ([]*Notice, error) {
 	var out []*Notice
 	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var due int64
@@ -132,7 +132,7 @@ func (t *Tx) LeaseNotices(ctx context.Context, channel string, lease time.Durati
 				SELECT 1 FROM notices AS o WHERE o.approval = n.approval AND o.channel = n.channel AND o.sequence < n.sequence AND o.state = 0)
 			ORDER BY next, sequence LIMIT $4)
 		RETURNING id, channel, kind, due, attempts, sequence, about`,
-		sqlstore.Micros(t.Now.Add(lease)), channel, sqlstore.Micros(t.Now), most)
+		sqlstore.Micros(t.Now.Add(lease)), channel, sqlstore.Micros(t.Now), limit)
 	if err != nil {
 		return nil, fmt.Errorf("take notices: %w", err)
 	}
@@ -168,8 +168,8 @@ func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt st
 	return err
 }
 
-// RetryNotice ends the caller's lease of a notice. The notice is due again after the duration pause. If another attempt
-// to send the notice has begun, RetryNotice changes nothing.
+// RetryNotice ends the caller's lease of a notice. The notice is due again after the given pause. If another attempt to
+// send the notice has begun, RetryNotice changes nothing.
 func (t *Tx) RetryNotice(ctx context.Context, n *Notice, pause time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "UPDATE notices SET next = $1 WHERE id = $2 AND state = 0 AND attempts = $3",
 		sqlstore.Micros(t.Now.Add(pause)), n.ID, n.Attempt)
@@ -182,9 +182,9 @@ func (t *Tx) CountNotices(ctx context.Context, channel string, how NoticeEnd) (n
 	return n, err
 }
 
-// DeleteOldNotices deletes notices that ended longer ago than older. It also deletes notices that have been waiting for
-// longer than older, because their channel is no longer configured.
-func (t *Tx) DeleteOldNotices(ctx context.Context, older time.Duration) error {
-	_, err := t.inner.ExecContext(ctx, "DELETE FROM notices WHERE ended > 0 AND ended <= $1 OR state = 0 AND due <= $1", sqlstore.Micros(t.Now.Add(-older)))
+// DeleteOldNotices deletes notices that ended at least age ago. It also deletes notices that have been waiting for at
+// least age, because their channel is no longer configured.
+func (t *Tx) DeleteOldNotices(ctx context.Context, age time.Duration) error {
+	_, err := t.inner.ExecContext(ctx, "DELETE FROM notices WHERE ended > 0 AND ended <= $1 OR state = 0 AND due <= $1", sqlstore.Micros(t.Now.Add(-age)))
 	return err
 }

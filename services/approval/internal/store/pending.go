@@ -16,8 +16,8 @@ type PendingApprovals struct {
 	Opened int64
 }
 
-// PendingApprovals counts the pending approvals. The parameter after is the number of a transition:
-// [PendingApprovals.New] counts the approvals that were opened after that transition.
+// PendingApprovals counts the pending approvals. after is the number of a transition. [PendingApprovals.New] counts the
+// approvals that were opened after that transition.
 func (t *Tx) PendingApprovals(ctx context.Context, after int64) (p PendingApprovals, err error) {
 	const pending = int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 	const those = "FROM approvals WHERE ended = 0 AND state = $1 "

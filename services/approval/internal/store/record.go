@@ -99,24 +99,21 @@ func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Reco
 	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", grantFamily(r), sqlstore.Micros(t.Now))
 }
 
-// Coverable reads pending approvals of calls that r's grant may cover, oldest first. The parameter most is the maximum
-// number of approvals.
-func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]*lifecycle.Record, error) {
+// Coverable reads at most limit pending approvals of calls that r's grant may cover, oldest first.
+func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, limit int64) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "asker = $1 AND server = $2 AND state = $3 AND family = $4 AND id <> $5 ORDER BY opened LIMIT $6",
-		RequesterDigest(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), grantFamily(r), r.Approval.GetId(), most)
+		RequesterDigest(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), grantFamily(r), r.Approval.GetId(), limit)
 }
 
-// Pending counts the pending approvals that count against the limit of an account. The parameter who is the field
-// Digest of the [Account].
+// Pending counts the pending approvals that count against the limit of the account with the given [Account.Digest].
 func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	var n int
 	err := t.inner.QueryRowContext(ctx, "SELECT count(*) FROM pending WHERE who = $1", who).Scan(&n)
 	return n, err
 }
 
-// History reads the newest transitions of an approval and returns them oldest first. The parameter most is the maximum
-// number of transitions.
-func (t *Tx) History(ctx context.Context, id string, most int) (out []*approvalv1.Move, err error) {
+// History reads at most limit of the newest transitions of an approval, and returns them oldest first.
+func (t *Tx) History(ctx context.Context, id string, limit int) (out []*approvalv1.Move, err error) {
 	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var raw []byte
 		if err := rows.Scan(&raw); err != nil {
@@ -128,7 +125,7 @@ func (t *Tx) History(ctx context.Context, id string, most int) (out []*approvalv
 		}
 		out = append(out, m)
 		return nil
-	}, "SELECT move FROM (SELECT version, move FROM moves WHERE approval = $1 ORDER BY version DESC LIMIT $2) AS newest ORDER BY version", id, most)
+	}, "SELECT move FROM (SELECT version, move FROM moves WHERE approval = $1 ORDER BY version DESC LIMIT $2) AS newest ORDER BY version", id, limit)
 	return out, err
 }
 

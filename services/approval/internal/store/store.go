@@ -45,7 +45,7 @@ type Store struct {
 	observe  func(context.Context, Changes)
 
 	mu    sync.Mutex
-	moved chan struct{} // closed at the next move of this process
+	moved chan struct{} // closed at the next transition that this process records
 }
 
 // Open opens a store and creates or migrates its tables. The caller must close the store.
@@ -142,8 +142,8 @@ type Tx struct {
 	changes  Changes
 }
 
-// dueBatchSize is the maximum number of approvals whose due transitions are made in one transaction. Because approvals
-// may be large, callers would wait too long if one transaction handled all of them.
+// dueBatchSize limits for how many approvals one transaction makes the transitions that are due. Because approvals may
+// be large, callers would wait too long if one transaction made all these transitions.
 const dueBatchSize = 8
 
 // applyDue makes one batch of the transitions that are due, and reports whether more may be due.

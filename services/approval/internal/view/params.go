@@ -17,8 +17,8 @@ import (
 // redacted replaces a value that policy rules redact even for approvers.
 const redacted = `"[redacted]"`
 
-// renderParams returns params as indented JSON without invisible characters. It redacts the values at the JSON Pointers
-// in the list hidden. It does not reformat numbers.
+// renderParams returns params as indented JSON without invisible characters. It redacts the values at the given JSON
+// Pointers. It does not reformat numbers.
 func renderParams(params string, hidden []string) (string, error) {
 	if params == "" {
 		return "{}", nil
@@ -64,8 +64,8 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 	return enc.WriteToken(token)
 }
 
-// isHidden reports whether the next value must be replaced. It builds the value's JSON Pointer only if the list hidden
-// contains a pointer of the same depth, because building pointers with long keys at great depth is expensive.
+// isHidden reports whether the next value must be replaced. It builds the value's JSON Pointer only if one of the
+// hidden pointers has the same depth, because building pointers with long keys at great depth is expensive.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
 	depth := dec.StackDepth()
 	return slices.ContainsFunc(hidden, func(at string) bool { return strings.Count(at, "/") == depth }) &&
@@ -84,7 +84,7 @@ func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 }
 
 const (
-	// maxChanges is the maximum number of differences in a view.
+	// maxChanges limits how many differences a view contains.
 	maxChanges = 100
 	// maxPointerBytes limits the total length of the JSON Pointers of all values, in bytes. Without the limit, a small
 	// call with long keys at great depth would be expensive to compare.

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Errors of [View.Part]. Use errors.Is to compare them.
+// These are the errors of [View.Part]. Use errors.Is to test for them.
 var (
 	ErrChanged = errors.New("the view has changed: begin again at offset 0")
 	ErrOffset  = errors.New("no part of the view begins at this offset")
@@ -140,7 +140,7 @@ func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	}
 }
 
-// partEnd returns the end of the part that begins at the offset begin. The end is always at a character boundary.
+// partEnd returns the end of the part that begins at the given offset. The end is always at a character boundary.
 func (v *View) partEnd(begin int64) int64 {
 	end := begin + maxPartBytes
 	if end >= int64(len(v.params)) {
@@ -186,8 +186,8 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 	return out
 }
 
-// grantWarnings returns the warnings about a grant: the number of calls that it allows, and one line for each of its
-// conditions.
+// grantWarnings returns the warnings about a grant, which are the number of calls that it allows, and one line for each
+// of its conditions.
 func grantWarnings(g *policyv1.Grant) []string {
 	calls := fmt.Sprintf("This allows up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
 	if len(g.GetWhere()) == 0 {

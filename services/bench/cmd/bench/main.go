@@ -51,8 +51,7 @@ type options struct {
 	out string
 }
 
-// quickDefaults contains the values that -quick sets for flags that are not set on the command line, by the name of the
-// flag.
+// quickDefaults maps the names of flags to the values that -quick sets if the flags are not set on the command line.
 var quickDefaults = map[string]string{"rounds": "2", "duration": "500ms", "out": ""}
 
 func parse(args []string) (options, error) {

@@ -1,5 +1,5 @@
 // Package accesstoken gets the access tokens with which the gateway calls servers that require OAuth. The identity
-// service stores and refreshes them. The gateway stores them only in memory.
+// service stores and refreshes the tokens. The gateway stores the tokens only in memory.
 package accesstoken
 
 import (
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -15,35 +16,40 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
 const (
-	// useBefore is how long before its expiry a token is used for the last time, but at most a quarter of the time that it
-	// has left when the gateway gets it.
+	// useBefore is how long before a token expires the gateway stops using it. If the token is valid for less than four
+	// times this duration when the gateway gets it, the gateway stops using it when a quarter of that time is left.
 	useBefore = 20 * time.Second
-	// maxAge is how long a token is used before the gateway asks whether it is still the newest one. An operator may
-	// have deleted or replaced the connection.
+	// maxAge is how long a token is used before the gateway asks whether it is still the newest one, because an
+	// operator may have deleted or replaced the connection.
 	maxAge = 30 * time.Second
 	// askTimeout is the timeout of a request to the identity service, which may have to refresh the token first.
 	askTimeout = 45 * time.Second
-	// failurePause is how long the gateway does not ask again after an error.
+	// failurePause is how long the gateway waits after an error before it asks again.
 	failurePause = time.Second
+	// replacePause is how long the gateway does not ask again for a token that replaces a refused one, if there was
+	// none. A server that refuses each token would otherwise cause one request to the identity service for each call.
+	replacePause = 10 * time.Second
 )
 
 // Token is an access token.
 type Token struct {
-	// Text is sent as `Authorization: Bearer`.
+	// Text is the token as it is sent in the header `Authorization: Bearer TEXT`.
 	Text       string
 	generation int64
 	// useUntil is the time after which the gateway asks for another token.
 	useUntil time.Time
 }
 
-// Source returns the access tokens for one server. It is safe for concurrent use.
+// Source returns the access tokens of one account at one server. It is safe for concurrent use.
 type Source struct {
 	client      identityv1.ConnectionServiceClient
 	server, url string
+	account     Account
 	requests    singleflight.Group
 
 	mu   sync.Mutex
@@ -51,11 +57,39 @@ type Source struct {
 	// failed is the time of the last error.
 	failed time.Time
 	err    error
+	// unreplaced is the generation of a refused token that could not be replaced, and asked is when the gateway has
+	// asked for another token.
+	unreplaced int64
+	asked      time.Time
+	// accepted is the generation of the token that the server has accepted in its last response, or 0.
+	accepted atomic.Int64
 }
 
-// New returns the source of access tokens for a server of the configuration, which are sent to the given URL.
-func New(client identityv1.ConnectionServiceClient, server, url string) *Source {
-	return &Source{client: client, server: server, url: url}
+// Account says whose account a [Source] uses. The zero value is the account that all callers share.
+type Account struct {
+	// Person is the person whose account it is. The tokens must not be used for any other person. It is the zero key if
+	// the account belongs to no person.
+	Person principal.Key
+	// ForDiscovery is true if the account is only for listing the tools of a server at which each person uses her own
+	// account.
+	ForDiscovery bool
+}
+
+// New returns the source of access tokens of an account at a server of the configuration. The tokens are sent to the
+// given URL.
+func New(client identityv1.ConnectionServiceClient, server, url string, account Account) *Source {
+	return &Source{client: client, server: server, url: url, account: account}
+}
+
+// request returns the request for a token.
+func (s *Source) request(refused int64) *identityv1.GetAccessTokenRequest {
+	req := &identityv1.GetAccessTokenRequest{
+		Server: s.server, Url: s.url, RefusedGeneration: refused, AcceptedGeneration: s.accepted.Load(), ForDiscovery: s.account.ForDiscovery,
+	}
+	if person := s.account.Person; person != (principal.Key{}) {
+		req.Person = &identityv1.Person{Tenant: person.Tenant, Subject: person.Subject}
+	}
+	return req
 }
 
 // Token returns an access token that has not expired. The error wraps an [upstream.CauseError].
@@ -77,53 +111,83 @@ func (s *Source) Token(ctx context.Context) (Token, error) {
 	return s.askOnce(ctx, 0)
 }
 
-// Replace returns the token to use instead of a token that the server has refused. isNew is false if there is no other
+// Replace returns the token to use instead of a token that the server has refused. isNew is true if this is a different
 // token.
 func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew bool, err error) {
+	s.accepted.CompareAndSwap(refused.generation, 0)
 	s.mu.Lock()
-	last := s.last
+	last, now := s.last, time.Now()
 	s.mu.Unlock()
-	if last.Text != "" && last.generation != refused.generation && time.Now().Before(last.useUntil) { // another request has replaced it
+	switch {
+	case last.Text != "" && last.generation != refused.generation && now.Before(last.useUntil): // another request has replaced it
 		return last, true, nil
+	case s.isAsked(refused):
+		return refused, false, nil
 	}
 	next, err = s.askOnce(ctx, refused.generation)
 	return next, err == nil && next.generation != refused.generation, err
 }
 
-// askOnce gets a token from the identity service. Concurrent calls share one request, which continues if the first of
-// these calls ends.
+// Report tells the identity service that the server has refused a token which has just replaced another one. Report does
+// not wait for the answer.
+func (s *Source) Report(ctx context.Context, refused Token) {
+	s.accepted.CompareAndSwap(refused.generation, 0)
+	if !s.isAsked(refused) {
+		s.begin(ctx, refused.generation)
+	}
+}
+
+// Accept records that the server has accepted a token. The identity service learns this with the next request for a
+// token.
+func (s *Source) Accept(token Token) { s.accepted.Store(token.generation) }
+
+// isAsked reports whether the identity service had no other token a short time ago.
+func (s *Source) isAsked(refused Token) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unreplaced == refused.generation && time.Since(s.asked) < replacePause
+}
+
+// askOnce gets a token from the identity service. Concurrent calls share one request.
 func (s *Source) askOnce(ctx context.Context, refused int64) (Token, error) {
-	answers := s.requests.DoChan(strconv.FormatInt(refused, 10), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
-		defer cancel()
-		return s.ask(ctx, refused)
-	})
 	select {
 	case <-ctx.Done():
 		return Token{}, context.Cause(ctx)
-	case answer := <-answers:
+	case answer := <-s.begin(ctx, refused):
 		token, _ := answer.Val.(Token)
 		return token, answer.Err
 	}
 }
 
+// begin begins a request to the identity service, unless there is one already. It continues if its callers end.
+func (s *Source) begin(ctx context.Context, refused int64) <-chan singleflight.Result {
+	return s.requests.DoChan(strconv.FormatInt(refused, 10), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+		defer cancel()
+		return s.ask(ctx, refused)
+	})
+}
+
 // ask gets a token from the identity service.
 func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
-	resp, err := s.client.GetAccessToken(ctx, &identityv1.GetAccessTokenRequest{Server: s.server, Url: s.url, RefusedGeneration: refused})
+	resp, err := s.client.GetAccessToken(ctx, s.request(refused))
+	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
 		err = s.cause(err)
 		if refused == 0 { // otherwise other requests can still use the last token
-			s.err, s.failed, s.last = err, time.Now(), Token{}
+			s.err, s.failed, s.last = err, now, Token{}
 		}
+		s.remember(refused, now)
 		return Token{}, err
 	}
-	now := time.Now()
 	next := Token{Text: resp.GetAccessToken(), generation: resp.GetGeneration(), useUntil: now.Add(maxAge)}
-	if resp.GetExpires() != nil {
-		left := resp.GetExpires().AsTime().Sub(now)
+	if left, ok := timeLeft(resp, now); ok {
 		next.useUntil = now.Add(min(maxAge, left-min(useBefore, left/4)))
+	}
+	if next.generation == refused {
+		s.remember(refused, now)
 	}
 	if next.generation >= s.last.generation || !now.Before(s.last.useUntil) { // it is smaller if the store was restored
 		s.last, s.err = next, nil
@@ -131,22 +195,74 @@ func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
 	return next, nil
 }
 
+// remember records that a refused token could not be replaced. The caller holds the lock.
+func (s *Source) remember(refused int64, now time.Time) {
+	if refused != 0 {
+		s.unreplaced, s.asked = refused, now
+	}
+}
+
+// timeLeft returns the time until a token expires, and reports whether this time is known. The clocks of the gateway and
+// of the identity service can differ, so the absolute time is used only if the service sends nothing else.
+func timeLeft(resp *identityv1.GetAccessTokenResponse, now time.Time) (left time.Duration, ok bool) {
+	switch {
+	case resp.GetExpiresIn() != nil:
+		return resp.GetExpiresIn().AsDuration(), true
+	case resp.GetExpires() != nil:
+		return resp.GetExpires().AsTime().Sub(now), true
+	default:
+		return 0, false
+	}
+}
+
 // cause returns an error that says what an operator or a caller can do.
 func (s *Source) cause(err error) error {
 	out := &upstream.CauseError{Detail: status.Convert(err).Message(), Err: fmt.Errorf("get an access token for %s: %w", s.server, err)}
 	switch {
 	case rpc.Reason(err) == "LOGIN_REQUIRED":
-		out.Text = "the mesh is not signed in at the server: an operator has to run `sluice connect " + s.server + "`"
-	case status.Code(err) == codes.NotFound:
-		out.Text = "the identity service does not know the credentials of the server: restart it with the same configuration"
+		out.Text, out.SignIn = s.signIn(), s.isOfPerson()
+	case rpc.Reason(err) == "CALLER_BLOCKED":
+		out.Text, out.SignIn, out.Lasts = "an operator has blocked "+s.person()+", whose account at the server would be used", true, true
+	case status.Code(err) == codes.NotFound, rpc.Reason(err) == "CREDENTIALS_DIFFER":
+		out.Text = "the identity service does not know these credentials of the server: restart the mesh with the same configuration for all services"
 	default:
 		out.Text = "there is no access token for the server now: try again later"
 		out.RetryAfter = failurePause
 	}
+	if s.isOfPerson() {
+		out.Detail = "" // other people may read the state of the server
+	}
 	return out
+}
+
+func (s *Source) isOfPerson() bool { return s.account.Person != (principal.Key{}) }
+
+// person returns the subject of the person in a form that can be shown.
+func (s *Source) person() string { return upstream.Escaped(s.account.Person.Subject, maxShownSubject) }
+
+// maxShownSubject is the maximum length of a subject in an error, in bytes.
+const maxShownSubject = 128
+
+// signIn returns a clause that says who has to sign in, and how.
+func (s *Source) signIn() string {
+	switch {
+	case s.isOfPerson():
+		return s.person() + " is not signed in at the server with her own account: she has to run `sluice login` and then `sluice connect " + s.server + "`; then repeat the call"
+	case s.account.ForDiscovery:
+		return "the gateway can't list the tools of the server: an operator has to run `sluice connect " + s.server + " --discovery`"
+	default:
+		return "the mesh is not signed in at the server: an operator has to run `sluice connect " + s.server + "`"
+	}
 }
 
 // RefusedCause returns the error for a server that refuses each access token.
 func (s *Source) RefusedCause(statusCode int) string {
-	return fmt.Sprintf("the server refuses the access token of the mesh (HTTP %d): an operator has to run `sluice connect %s`, with an account and scopes that the server accepts", statusCode, s.server)
+	who, flags := "an operator", ""
+	switch {
+	case s.isOfPerson():
+		who = "the person" // other people may read the last error of the server
+	case s.account.ForDiscovery:
+		flags = " --discovery"
+	}
+	return fmt.Sprintf("the server refuses the access token (HTTP %d): %s has to run `sluice connect %s%s`, with an account and scopes that the server accepts", statusCode, who, s.server, flags)
 }

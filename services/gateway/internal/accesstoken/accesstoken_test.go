@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -32,6 +33,13 @@ type service struct {
 	err      error
 	// takes is how long a request takes.
 	takes time.Duration
+	// behind is the difference between the clocks of the gateway and of the service. isOld is true for an earlier
+	// version of the service, which sends only the time of the expiry. isStuck is true if refused tokens are not
+	// replaced.
+	behind         time.Duration
+	isOld, isStuck bool
+	// accepted is the generation that the server has accepted, as the last request says.
+	accepted int64
 }
 
 func (s *service) GetAccessToken(ctx context.Context, req *identityv1.GetAccessTokenRequest, _ ...grpc.CallOption) (*identityv1.GetAccessTokenResponse, error) {
@@ -43,30 +51,41 @@ func (s *service) GetAccessToken(ctx context.Context, req *identityv1.GetAccessT
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests++
+	s.accepted = req.GetAcceptedGeneration()
 	if s.err != nil {
 		return nil, s.err
 	}
-	if s.current == 0 || req.GetRefusedGeneration() == s.current || s.life != 0 && !time.Now().Before(s.expires) {
+	if s.current == 0 || req.GetRefusedGeneration() == s.current && !s.isStuck || s.life != 0 && !time.Now().Before(s.expires) {
 		s.current, s.expires = s.current+1, time.Now().Add(s.life)
 	}
 	resp := &identityv1.GetAccessTokenResponse{AccessToken: fmt.Sprint("token ", s.current), Generation: s.current}
 	if s.life != 0 {
-		resp.Expires = timestamppb.New(s.expires)
+		resp.Expires = timestamppb.New(s.expires.Add(-s.behind))
+	}
+	if s.life != 0 && !s.isOld {
+		resp.ExpiresIn = durationpb.New(time.Until(s.expires))
 	}
 	return resp, nil
 }
 
-// Concurrent calls share one request. The token is used for 30 s, or until shortly before its expiry.
+// Concurrent calls share one request. The token is used for 30 s, or until shortly before its expiry, also if the
+// clocks of the gateway and of the identity service differ.
 func TestToken_IsUsedForSomeTime(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ life, used time.Duration }{
-		"unknown expiry": {0, 30 * time.Second}, "an hour": {time.Hour, 30 * time.Second}, "36 s": {36 * time.Second, 27 * time.Second}, "8 s": {8 * time.Second, 6 * time.Second},
+	for name, c := range map[string]struct {
+		life, used, behind time.Duration
+		isOld              bool
+	}{
+		"unknown expiry": {0, 30 * time.Second, 0, false}, "an hour": {time.Hour, 30 * time.Second, 0, false}, "36 s": {36 * time.Second, 27 * time.Second, 0, false},
+		"8 s": {8 * time.Second, 6 * time.Second, 0, false}, "an earlier version": {36 * time.Second, 27 * time.Second, 0, true},
+		"the gateway's clock is ahead":  {36 * time.Second, 27 * time.Second, time.Hour, false},
+		"the gateway's clock is behind": {36 * time.Second, 27 * time.Second, -time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				from := &service{life: c.life, takes: time.Millisecond}
-				s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+				from := &service{life: c.life, behind: c.behind, isOld: c.isOld, takes: time.Millisecond}
+				s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 				use := func() {
 					var calls sync.WaitGroup
 					for range 20 {
@@ -102,7 +121,7 @@ func TestToken_ErrorsSayWhatToDo(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			from := &service{err: err}
-			s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+			s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 			for range 10 {
 				_, err := s.Token(t.Context())
 				if cause := upstream.CauseOf(err); cause == nil || !strings.Contains(cause.Text, text) {
@@ -126,7 +145,7 @@ func TestReplace_ConcurrentRequestsShareTheNewToken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from := &service{takes: time.Millisecond}
-		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 		first, err := s.Token(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -146,12 +165,74 @@ func TestReplace_ConcurrentRequestsShareTheNewToken(t *testing.T) {
 	})
 }
 
+// A refused token that can't be replaced causes one request in 10 s, also if the identity service is unavailable.
+func TestReplace_UnsuccessfulRequestsHaveAPause(t *testing.T) {
+	t.Parallel()
+	for name, err := range map[string]error{"no other token": nil, "unavailable": status.Error(codes.Unavailable, "away")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				from := &service{isStuck: true}
+				s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
+				first, failed := s.Token(t.Context())
+				if failed != nil {
+					t.Fatal(failed)
+				}
+				from.err = err
+				for _, want := range []int{2, 3} {
+					for range 20 {
+						if next, isNew, _ := s.Replace(t.Context(), first); isNew {
+							t.Errorf("the token was replaced with %+v", next)
+						}
+					}
+					if from.requests != want {
+						t.Errorf("there were %d requests instead of %d", from.requests, want)
+					}
+					time.Sleep(10 * time.Second)
+				}
+				from.isStuck, from.err = false, nil
+				if next, isNew, err := s.Replace(t.Context(), first); err != nil || !isNew || next.Text != "token 2" {
+					t.Errorf("after the pause: %+v, %v, %v", next, isNew, err)
+				}
+			})
+		})
+	}
+}
+
+// The identity service learns whether the server has accepted a token since the server has refused it.
+func TestAccept_IsReportedWithTheNextRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := &service{isStuck: true}
+		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
+		for _, c := range []struct {
+			answer func(accesstoken.Token)
+			want   int64
+		}{
+			{func(accesstoken.Token) {}, 0}, {s.Accept, 1}, {func(token accesstoken.Token) { s.Report(t.Context(), token) }, 0}, {s.Accept, 1},
+		} {
+			token, err := s.Token(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.answer(token)
+			time.Sleep(31 * time.Second)
+			if _, err := s.Token(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if from.accepted != c.want {
+				t.Errorf("the request says that the server has accepted generation %d instead of %d", from.accepted, c.want)
+			}
+		}
+	})
+}
+
 // A caller that ends does not end the request for the others.
 func TestToken_CallerLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from := &service{takes: 10 * time.Second}
-		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp")
+		s := accesstoken.New(from, "wiki", "https://wiki.example.com/mcp", accesstoken.Account{})
 		leaving, leave := context.WithCancel(t.Context())
 		var calls sync.WaitGroup
 		calls.Go(func() {

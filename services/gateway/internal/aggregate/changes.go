@@ -8,32 +8,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// ServerLists describes everything that determines a caller's view of one server's lists.
+// ServerLists contains everything that determines what a caller sees of one server's lists.
 type ServerLists struct {
 	Server string
-	// Changes is the number of times that the server's tool list has changed, or 0 if the server is not known yet.
+	// Changes counts how often the server's tool list has changed. It is 0 if the gateway does not know the server yet.
 	Changes int
-	// Methods contains the methods, such as notifications/tools/list_changed, that the policy does not deny to the
-	// caller on this server.
+	// Methods contains the notification methods, such as notifications/tools/list_changed, that the caller may receive
+	// from this server according to the policy.
 	Methods []string
-	// PromptNamesIgnored is true if the policy does not distinguish prompts by name. ResourceNamesIgnored is true if
-	// the policy does not distinguish resources by name.
+	// PromptNamesIgnored is true if the policy treats all prompts alike, whatever their names are. ResourceNamesIgnored
+	// is true if the policy treats all resources alike.
 	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Revision is the current policy revision.
 	Revision string
 }
 
-// State returns a string that encodes the state of all servers' lists. Different states have different strings. The
-// string has a line for tools, a line for prompts and a line for resources. Each line begins with the number of known
-// servers.
+// State returns a string that encodes the state of all servers' lists. Two states have the same string only if they are
+// equal. The string has a line for tools, a line for prompts and a line for resources. Each line begins with the number
+// of known servers.
 //
-// The line for tools also contains the number of changes to each server's list, and the policy revision. The gateway
-// itself does not list prompts and resources, so the lines for these contain the policy revision only if the policy
-// distinguishes them by name. If the caller must not be notified of changes to one of a server's lists, the line for
-// that list does not contain the server.
+// After that number, the line for tools contains each server's name, the number of changes to the server's list, and
+// the policy revision. The gateway itself does not list prompts and resources, so the lines for these name a server,
+// with the policy revision, only if the policy distinguishes prompts or resources by name. A line omits each server
+// about whose list the caller must not be notified.
 func State(servers []ServerLists) string {
 	var tools, prompts, resources []byte
-	var known [3]int // in the order of the lines
+	var known [3]int // in the order tools, prompts, resources
 	for _, s := range servers {
 		notifies := func(line int, method string) bool {
 			allowed := slices.Contains(s.Methods, method)
@@ -55,11 +55,11 @@ func State(servers []ServerLists) string {
 	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
 }
 
-// ChangedLists returns the list_changed notifications to send to a client. The parameter before is the state that the
-// client knows, and the parameter now is the current state.
-func ChangedLists(before, now string) (notifications []string) {
-	was := strings.Split(before, "\n")
-	for i, state := range strings.Split(now, "\n") {
+// ChangedLists compares the state that a client knows with the current state. It returns the list_changed notifications
+// for the lists that differ, which must be sent to the client.
+func ChangedLists(known, current string) (notifications []string) {
+	was := strings.Split(known, "\n")
+	for i, state := range strings.Split(current, "\n") {
 		if i >= len(was) || was[i] != state {
 			notifications = append(notifications, [...]string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged}[i])
 		}
@@ -67,13 +67,12 @@ func ChangedLists(before, now string) (notifications []string) {
 	return notifications
 }
 
-// MarkToolsRead returns the state that a client knows after it has read the list of tools. The parameter before is the
-// state that the client knew, and the parameter now is the current state. The returned state has the current state's
-// line for tools, and the earlier state's other lines.
-func MarkToolsRead(before, now string) string {
-	tools, _, _ := strings.Cut(now, "\n")
-	if _, others, known := strings.Cut(before, "\n"); known && now != "" {
+// MarkToolsRead returns the state that a client knows after it has read the list of tools. That state consists of the
+// current state's line for tools and the previously known state's lines for prompts and resources.
+func MarkToolsRead(known, current string) string {
+	tools, _, _ := strings.Cut(current, "\n")
+	if _, others, ok := strings.Cut(known, "\n"); ok && current != "" {
 		return tools + "\n" + others
 	}
-	return now
+	return current
 }

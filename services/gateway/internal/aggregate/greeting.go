@@ -10,14 +10,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// maxInstructions is the maximum size of one server's instructions, and maxAllInstructions is the maximum size of all
+// maxInstructions limits the size of one server's instructions, in bytes. maxAllInstructions limits the size of all
 // servers' instructions together, in bytes.
 const (
 	maxInstructions    = 4 << 10
 	maxAllInstructions = 32 << 10
 )
 
-// Greeting describes a server by its answer to initialize or server/discover.
+// Greeting contains a server's answer to initialize or server/discover, and what the caller may use on that server.
 type Greeting struct {
 	Server string
 	// Answer is the server's answer to initialize or server/discover, or nil if the server has not answered yet.
@@ -26,9 +26,9 @@ type Greeting struct {
 	Allowed func(method string) bool
 }
 
-// Capabilities returns the capabilities that the caller may use on at least one of the servers. Clients read the
-// capabilities only once, so a server that has not answered yet is assumed to have all MCP capabilities. Logging is
-// omitted, because the log level cannot be set for one server alone.
+// Capabilities returns the capabilities that the caller may use on at least one of the servers. If a server has not
+// answered yet, Capabilities assumes that it has all MCP capabilities, because clients read the capabilities only once.
+// Capabilities omits logging, because a client can't set the log level for one server alone.
 func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
 	all := map[string]map[string]bool{"tools": {"listChanged": true}}
 	for _, s := range servers {
@@ -67,8 +67,8 @@ func (s Greeting) capabilities() (has map[string]map[string]bool, err error) {
 	return has, nil
 }
 
-// Instructions returns a sentence that explains combined names, followed by all servers' instructions. Each line of a
-// server's instructions is marked as a quotation, so that a server cannot imitate another server or the gateway.
+// Instructions returns a sentence that explains combined names, followed by all servers' instructions. It marks each
+// line of a server's instructions as a quotation, so that a server cannot imitate another server or the gateway.
 func Instructions(servers []Greeting) string {
 	all := "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
 	for _, s := range servers {
@@ -96,8 +96,8 @@ func (s Greeting) instructions() string {
 	if len(text) > maxInstructions {
 		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
 	}
-	// Some programs treat these characters as line breaks. They are replaced with newlines, so that every line is
-	// marked as a quotation.
+	// Some programs treat these characters as line breaks. They become newlines here, so that [Instructions] marks
+	// every line as a quotation.
 	return strings.Map(func(r rune) rune {
 		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
 			return '\n'

@@ -1,7 +1,7 @@
-// Package aggregate combines many MCP servers into one. It joins their lists, capabilities and instructions, and
-// reports which lists have changed. It also maps all servers' names to one namespace: the combined name of a tool,
-// prompt, resource or request contains the server's name and the name that the server itself uses. The package sends no
-// messages and needs no state, because a combined name contains all the information.
+// Package aggregate presents many MCP servers as one server. It joins their lists, capabilities and instructions, and
+// reports which lists have changed. It also gives the servers' tools, prompts, resources and requests combined names,
+// which consist of the server's name and the name that the server itself uses. The package sends no messages. It needs
+// no state, because the server and the server's own name can be read from a combined name.
 package aggregate
 
 import (
@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// MaxList is the maximum size of the joined list, in bytes. If the elements of a server do not fit, the joined list
+	// MaxList limits the size of a joined list, in bytes. If the elements of a server do not fit, the joined list
 	// reports that this server is missing.
 	MaxList = 16 << 20
-	// maxLeftOut is the maximum number of omitted elements that a list reports.
+	// maxLeftOut limits how many omitted elements a joined list reports.
 	maxLeftOut = 200
-	// maxName is the maximum length of an omitted element's name, in bytes.
+	// maxName limits the length of an omitted element's name in the report, in bytes. Longer names are truncated.
 	maxName = 128
 )
 
@@ -36,16 +36,17 @@ var ErrNoList = errors.New("the server's answer is not a list")
 // Part contains the elements of one server in a joined list.
 type Part struct {
 	Server string
-	// Elements are JSON values with commas between them. Size is their total size in bytes.
+	// Elements contains the server's elements as JSON values, with a comma after each except the last. Size is their
+	// total size, in bytes.
 	Elements [][]byte
 	Size     int
-	// Missing is the reason why the server is missing from the joined list, or nil if it is not missing.
+	// Missing is the reason why the joined list does not contain this server's elements, or nil if it contains them.
 	Missing *refusal.Refusal
-	// LeftOut describes the elements that the server lists but that are missing from the joined list.
+	// LeftOut describes the elements that the server lists but the joined list omits.
 	LeftOut []LeftOut
 }
 
-// LeftOut describes an element that is missing from a list, and the reason why it is missing.
+// LeftOut describes an element that was omitted from a joined list, and the reason.
 type LeftOut struct {
 	Server string `json:"server"`
 	Name   string `json:"name,omitzero"`
@@ -58,8 +59,8 @@ type unavailable struct {
 	Why    string `json:"why,omitzero"`
 }
 
-// FieldOf returns the name of the member that contains the list in a method's result. It returns "" for tools/list and
-// for each method that returns no list of prompts, resources or resource templates.
+// FieldOf returns the name of the member that contains the list in a method's result. It returns "" for all methods
+// that do not list prompts, resources or resource templates. In particular, it returns "" for tools/list.
 func FieldOf(method string) string {
 	switch method {
 	case "prompts/list":
@@ -73,7 +74,7 @@ func FieldOf(method string) string {
 	}
 }
 
-// CapabilityOf returns the capability that a server declares if it has the list in the given field.
+// CapabilityOf returns the capability that a server must declare in order to offer the list with the given field name.
 func CapabilityOf(field string) string {
 	if field == "resourceTemplates" {
 		return "resources"
@@ -82,8 +83,9 @@ func CapabilityOf(field string) string {
 }
 
 // Elements returns the elements of the list in a response, and the cursor of the next page as raw JSON. The cursor is
-// empty if there is no next page. If the server does not know the method, there are no elements. If the response does
-// not contain a list, the error wraps [ErrNoList].
+// empty if there is no next page. If the response says that the server does not know the method, Elements returns no
+// elements and no error. If the response contains neither a list nor that error, Elements returns an error that wraps
+// [ErrNoList].
 func Elements(answer []byte, field string) (items []jsontext.Value, next string, err error) {
 	var read struct {
 		Result map[string]jsontext.Value `json:"result"`
@@ -109,19 +111,19 @@ func Elements(answer []byte, field string) (items []jsontext.Value, next string,
 	return items, next, nil
 }
 
-// NextPage returns the request for the page with the given cursor, which is raw JSON. It copies _meta from the request
-// for the previous page, which is the parameter before.
-func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*jsonrpc.Message, error) {
+// NextPage returns the request for the page with the given cursor, which must be raw JSON. It copies the id, the method
+// and `_meta` from the request for the previous page.
+func NextPage(previous *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*jsonrpc.Message, error) {
 	params := `"cursor":` + cursor
-	if meta := before.Meta.Object; meta.Present() {
-		params += `,"_meta":` + string(meta.Of(before.Raw))
+	if meta := previous.Meta.Object; meta.Present() {
+		params += `,"_meta":` + string(meta.Of(previous.Raw))
 	}
-	return jsonrpc.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, before.ID.Of(before.Raw), before.Method, params), limits)
+	return jsonrpc.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, previous.ID.Of(previous.Raw), previous.Method, params), limits)
 }
 
-// Conform returns the elements of a server's list that are valid in MCP. It adds the invalid elements to p.LeftOut. A
-// client that validates elements might reject the whole joined list because of one invalid element, and would then lose
-// the elements of all servers.
+// Conform returns the valid elements of a server's list, and adds the invalid ones to p.LeftOut. Invalid elements must
+// be omitted, because a client that validates a joined list might reject the whole list, and thus the elements of all
+// servers.
 func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 	var out []jsontext.Value
 	for _, item := range items {
@@ -133,7 +135,7 @@ func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 		var named struct {
 			Name jsontext.Value `json:"name"`
 		}
-		_ = json.Unmarshal(item, &named) // an element without a name is also left out
+		_ = json.Unmarshal(item, &named) // on an error, the element is left out without a name
 		name, err := jsontext.AppendUnquote(nil, named.Name)
 		if err != nil {
 			name = nil
@@ -145,7 +147,7 @@ func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 	return out
 }
 
-// Add adds an element, with a comma before it unless it is the first.
+// Add appends an element to the part. It puts a comma before the element, except before the first one.
 func (p *Part) Add(element []byte) {
 	if p.Size > 0 {
 		p.Elements = append(p.Elements, []byte(","))
@@ -154,13 +156,13 @@ func (p *Part) Add(element []byte) {
 	p.Size += len(element)
 }
 
-// Clear removes all elements and sets the reason why the server is missing from the list.
+// Clear removes all elements from the part and sets the reason why the joined list does not contain them.
 func (p *Part) Clear(why *refusal.Refusal) { p.Elements, p.Size, p.Missing = nil, 0, why }
 
-// Join returns, in several parts, the response to the request with the given raw id. The response contains one list
-// with all servers' elements. It also lists the servers that are missing or whose lists may be outdated, and the
-// omitted elements. The parameter members contains the members that precede the list in the result, with a comma after
-// each.
+// Join returns the response to the request with the given raw id, as a sequence of byte slices. The response contains
+// one list with all servers' elements. In `_meta` it names the servers whose elements are missing or may be outdated,
+// and the omitted elements. The caller may pass members that precede the list in the result; each of them must end with
+// a comma.
 func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, id, members, field)}
 	var missing []unavailable

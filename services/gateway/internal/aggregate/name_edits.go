@@ -13,16 +13,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// namePlace describes a place at which a message contains names. path contains the keys that lead to the names. In a
-// path, "*" stands for each element of an array, and "{}" for each member of an object.
+// namePlace is a position at which a message contains names. path contains the keys that lead to the position. In path,
+// "*" stands for each element of an array, and "{}" for each member of an object.
 type namePlace struct {
 	path []string
-	// combine returns the combined name for a server and a name that the server uses. split does the opposite: it
+	// combine returns the combined name for a server and the name that the server uses. split does the reverse: it
 	// splits a combined name into the server and the name that the server uses.
 	combine func(server, name string) string
 	split   func(name string) (server, rest string, ok bool)
-	// form is true if the value at the place is a form. The server's name is added to each string that the user sees in
-	// the form.
+	// form is true if the value at this position is a form. In a form, the server's name is added to each string that
+	// the user sees.
 	form bool
 }
 
@@ -38,14 +38,14 @@ func uriAt(path string) namePlace {
 	return namePlace{path: strings.Split(path, "/"), combine: CombinedURI, split: SplitURI}
 }
 
-// contentPlaces returns the paths of the URIs and display names within the content at the given path (MCP 2025-11-25,
+// contentPlaces returns the positions of the URIs and display names in the content at the given path (MCP 2025-11-25,
 // Tools, Tool Result).
 func contentPlaces(path string) []namePlace {
 	return []namePlace{uriAt(path + "/uri"), uriAt(path + "/resource/uri"), placeAt(path+"/title", CombinedTitle), placeAt(path+"/name", CombinedTitle)}
 }
 
-// listPlaces returns the paths of the display names in a list. A client shows an element's title or, if there is none,
-// its name. The name of a prompt is not included, because it is the prompt's identifier.
+// listPlaces returns the positions of the display names in a list. They include the names of elements, because a client
+// shows the name of an element that has no title. The names of prompts are an exception, because they are identifiers.
 func listPlaces(path string) []namePlace {
 	out := []namePlace{placeAt(path+"/title", CombinedTitle)}
 	if path != "result/prompts/*" {
@@ -54,14 +54,14 @@ func listPlaces(path string) []namePlace {
 	return out
 }
 
-// inputRequestPlaces returns the paths of the names in the requests to the client that an answer contains (MCP
-// 2026-07-28, Multi Round-Trip Requests; 2025-11-25, Elicitation, URL Mode).
+// inputRequestPlaces returns the positions of names in an answer's requests for the user's input (MCP 2026-07-28, Multi
+// Round-Trip Requests; 2025-11-25, Elicitation, URL Mode).
 func inputRequestPlaces() []namePlace {
 	return append(questionPlaces("result/inputRequests/{}/params"), questionPlaces("error/data/elicitations/*")...)
 }
 
-// responsePlaces returns the paths at which a method's response, or a notification, contains names that a client may
-// use later. The names of tools are not included, because [jsonrpc.Answer] contains their spans.
+// responsePlaces returns the positions at which the response to a method, or a notification, contains names that a
+// client shows or may use later. The positions of tool names are not included, because [jsonrpc.Answer] contains them.
 func responsePlaces(method string) []namePlace {
 	switch method {
 	case "tools/call":
@@ -103,8 +103,8 @@ func requestPlaces(method string) []namePlace {
 }
 
 // CombineNames returns the edits that replace a server's names with combined names. raw is either the response to a
-// request with the given method or a notification with this method. The edits do not overlap the spans that
-// [jsonrpc.Answer.Clean] removes.
+// request with the given method or a notification with this method. The edits do not overlap the parts of the message
+// that [jsonrpc.Answer.Clean] removes.
 func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	if method == logMessage {
 		return setLogger(server, raw)
@@ -122,27 +122,27 @@ func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	}}
 	err := w.walk(raw, responsePlaces(method))
 	if err == nil && method == elicitationComplete && len(out) == 0 {
-		err = ErrNoServer // without a server's name, the message could be mistaken for another server's
+		err = ErrNoServer // without a server's name, the client could take the message for another server's
 	}
 	return out, err
 }
 
-// maxNames is the maximum number of names and titles in an answer. It is enough for three in each of 10,000 elements.
-// The number is limited because a name needs more space in memory than in the JSON text.
+// maxNames limits how many names and titles an answer may contain. It is enough for three in each of 10,000 elements. A
+// limit is necessary because a name occupies more memory than its JSON text.
 const maxNames = 30_000
 
-// These errors are returned by [CombineNames] and [ResolveTarget]. Compare them with errors.Is.
+// [CombineNames] and [ResolveTarget] return these errors. Compare them with errors.Is.
 var (
 	// ErrTooManyNames means that an answer has more than 30,000 names and titles.
 	ErrTooManyNames = fmt.Errorf("it has more than %d names and titles, which are replaced where many servers have one URL; use the URL of the server instead", maxNames)
-	// ErrNoServer means that a message does not contain a server's name.
+	// ErrNoServer means that a message does not name a server.
 	ErrNoServer = errors.New("it names no server")
-	// ErrManyServers means that a message contains the names of several servers.
+	// ErrManyServers means that a message names more than one server.
 	ErrManyServers = errors.New("it names more than one server")
 )
 
-// ResolveTarget returns the server to which a request is addressed, and the edits that replace the combined names with
-// the names that the server uses. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
+// ResolveTarget returns the server to which a request is addressed, and the edits that replace combined names with the
+// names that the server uses. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
 func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit, err error) {
 	failed := error(nil)
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
@@ -168,7 +168,7 @@ func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit
 	return server, out, nil
 }
 
-// ReplaceText returns the edit that replaces a JSON value with a string.
+// ReplaceText returns the edit that replaces the JSON value at a span with a string.
 func ReplaceText(at jsonrpc.Span, text string) jsonrpc.Edit {
 	return jsonrpc.Edit{Span: at, With: quoteJSON(text)}
 }
@@ -181,12 +181,12 @@ func quoteJSON(text string) []byte {
 	return out
 }
 
-// walk parses a message and calls w.found for each string at one of the given places.
+// walk parses a message and calls w.found for each string at one of the given positions.
 func (w *nameWalker) walk(raw []byte, at []namePlace) error {
 	if len(at) == 0 {
 		return nil
 	}
-	// Duplicate names need no check, because package jsonrpc has already refused them.
+	// Duplicate keys need no check, because package jsonrpc has already refused messages that contain them.
 	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	if err := w.value(at); err != nil {
 		return fmt.Errorf("look for names: %w", err)
@@ -197,7 +197,8 @@ func (w *nameWalker) walk(raw []byte, at []namePlace) error {
 type nameWalker struct {
 	dec   *jsontext.Decoder
 	found func(jsonrpc.Span, string, namePlace) error
-	// The fields server and add are used to add the server's name to the strings in forms.
+	// server is the name of the server, and add records an edit. Both are needed to add the server's name to the
+	// strings in forms.
 	server string
 	add    func(jsonrpc.Edit) error
 }
@@ -232,7 +233,7 @@ func (w *nameWalker) value(on []namePlace) error {
 	return err
 }
 
-// text reads a string. If the string is at one of the given places, text calls w.found.
+// text reads a string. If the string is at one of the given positions, text calls w.found.
 func (w *nameWalker) text(on []namePlace) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -252,9 +253,9 @@ func (w *nameWalker) text(on []namePlace) error {
 	return nil
 }
 
-// nextPlaces returns the given places whose paths begin with the string step, with this first step removed. "{}"
-// matches each key of an object. The path element "*" stands for the elements of an array, so it does not match an
-// object's key that happens to be "*".
+// nextPlaces selects the positions whose paths begin with the given step, and returns them with this step removed. In a
+// path, "{}" matches each key of an object. "*" matches only the elements of an array, so it does not match an object's
+// key that happens to be "*".
 func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

@@ -4,8 +4,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// isPlainKey reports whether the values of a key in a form's schema must not be changed, because they are interpreted
-// by programs or sent back to the server by clients. The values of all other keys are shown to users.
+// isPlainKey reports whether the value of a key in a form's schema must stay unchanged, because programs interpret the
+// value or clients send it back to the server. The values of all other keys are shown to users.
 func isPlainKey(key string) bool {
 	switch key {
 	case "type", "format", "const", "enum", "default", "pattern", "required", "$schema", "$id", "$ref":
@@ -15,15 +15,15 @@ func isPlainKey(key string) bool {
 	}
 }
 
-// form adds the server's name to each string that users see in a form or in a part of a form. If a field has no title,
-// its key becomes the title, because clients would show the key in that case. The parameter field is the field's key,
-// or "" if the object is not a field.
+// form adds the server's name to each string that users see in a form or in a part of a form. Clients show a field's
+// key if the field has no title, so form adds a title that consists of the server's name and the key. The caller passes
+// the field's key, or "" if the object is not a field.
 func (w *nameWalker) form(field string) error {
 	titled, members := field == "", 0
 	err := eachMember(w.dec, func(key string) error {
 		members++
 		switch kind := w.dec.PeekKind(); {
-		case isPlainKey(key) && kind != '{': // the object may be a definition with that name, whose strings are shown
+		case isPlainKey(key) && kind != '{': // an object here defines a field and may contain strings that users see
 			return w.dec.SkipValue()
 		case key == "properties" && kind == '{':
 			return eachMember(w.dec, w.field)
@@ -53,7 +53,8 @@ func (w *nameWalker) field(key string) error {
 	return w.formValue()
 }
 
-// replaceTitle replaces a title with the field's key. The caller must have checked that the title is not a string.
+// replaceTitle replaces a title with the field's key and the server's name. The caller must have checked that the title
+// is not a string.
 func (w *nameWalker) replaceTitle(field string) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -63,7 +64,7 @@ func (w *nameWalker) replaceTitle(field string) error {
 	return w.add(ReplaceText(jsonrpc.Span{Start: end - len(raw), End: end}, questionText(w.server, field)))
 }
 
-// formValue adds the server's name to the strings in a value that is not a property of a form.
+// formValue adds the server's name to the strings in a value that is not the definition of a field.
 func (w *nameWalker) formValue() error {
 	switch w.dec.PeekKind() { //nolint:exhaustive // all other kinds contain no text
 	case '{':

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// These notifications contain an id or a logger to which the server's name must be added.
+// The server's name must be added to the id or the logger in these notifications.
 const (
 	elicitationComplete = "notifications/elicitation/complete"
 	logMessage          = "notifications/message"
@@ -20,38 +20,36 @@ const (
 // 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// prefixLines adds the prefix begin to each line of the parameter text. A line without the prefix could look as if
-// another server had sent it.
-func prefixLines(begin, text string) string {
-	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
+// prefixLines adds a prefix to each line of a text. Without it, a line could look as if another server had sent it.
+func prefixLines(prefix, text string) string {
+	return prefix + lineBreaks.ReplaceAllString(text, "\n"+prefix)
 }
 
-// CombinedTitle returns the server's name followed by the display name that the server uses: `notes: Search`.
+// CombinedTitle returns the server's name followed by the display name that the server uses, as in `notes: Search`.
 func CombinedTitle(server, text string) string { return prefixLines(server+": ", text) }
 
-// questionText adds the server's name to a message that a server shows to the user: `notes asks: Your name?`. Without
-// the name, the user could not know which server asks.
+// questionText adds the server's name to a message that a server shows to the user, as in `notes asks: Your name?`.
+// Without the name, the user could not know which server asks.
 func questionText(server, text string) string { return prefixLines(server+" asks: ", text) }
 
-// elicitationID returns the combined id of an elicitation in which the user is asked to open a URL. If the combined id
-// did not contain the server's name, two servers could use the same id.
+// elicitationID returns the combined id of an elicitation that asks the user to open a URL. The combined id contains
+// the server's name, because two servers might use the same id.
 func elicitationID(server, id string) string { return server + ":" + id }
 
-// questionPlaces returns the paths of the names in the params of a server's request (MCP 2025-11-25, Elicitation and
-// Sampling).
+// questionPlaces returns the positions of the names in the params of a server's request to the client (MCP 2025-11-25,
+// Elicitation and Sampling).
 func questionPlaces(path string) []namePlace {
 	return []namePlace{
 		placeAt(path+"/message", questionText),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
 		placeAt(path+"/elicitationId", elicitationID),
-		// At the URL for all servers, a client would otherwise include the context of all servers instead of the
-		// context of one server.
+		// A client would otherwise include the context of all servers, because it knows only one URL for all of them.
 		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }),
 	}
 }
 
-// CombineTitles returns the edits that add the server's name to the titles in a tool's definition. definition is the
-// span of the definition in raw.
+// CombineTitles returns the edits that add the server's name to the titles in a tool's definition, which is the given
+// span of raw.
 func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []jsonrpc.Edit, err error) {
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
 		at.Start, at.End = at.Start+definition.Start, at.End+definition.Start
@@ -62,10 +60,10 @@ func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []js
 	return out, err
 }
 
-// setLogger returns the edits that set a log message's logger to the server's name, followed by the server's logger if
-// there is one (MCP 2025-11-25, Logging).
+// setLogger returns the edits that set the logger of a log message to the server's name. If the server has named a
+// logger, that name follows the server's name (MCP 2025-11-25, Logging).
 func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
-	// Duplicate names need no check, because package jsonrpc has already refused them.
+	// Duplicate keys need no check, because package jsonrpc has already refused messages that contain them.
 	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	err = eachMember(dec, func(key string) error {
 		if key != "params" || dec.PeekKind() != '{' {
@@ -100,7 +98,8 @@ func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
 	return out, err
 }
 
-// eachMember reads an object and calls the function read for each member. This function must read the member's value.
+// eachMember reads an object and calls a function with the key of each member. This function must read the member's
+// value.
 func eachMember(dec *jsontext.Decoder, read func(key string) error) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return err

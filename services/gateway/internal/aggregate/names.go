@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// separator separates the name of a server from the name that the server uses. The server's name contains no
+	// separator stands between the name of a server and the name that the server uses. A server's name contains no
 	// underscore, so a combined name is always split at the first separator.
 	separator = "__"
-	// uriPrefix is the beginning of a combined URI: `mcp.<server>+<uri>`. The part before the server's own URI begins
-	// with a letter and contains only characters that RFC 3986, section 3.1, allows in a scheme. A combined URI is
-	// therefore a valid URI with another scheme.
+	// uriPrefix is the beginning of a combined URI, which has the form `mcp.<server>+<uri>`. The part before the
+	// server's own URI begins with a letter and contains only characters that RFC 3986, section 3.1, allows in a
+	// scheme. A combined URI is therefore a valid URI with another scheme.
 	uriPrefix = "mcp."
-	// maxToolName is the maximum length of a tool's combined name in bytes. Model APIs accept 64 characters, but MCP
-	// hosts add a prefix with their own name for the connection (`mcp__sluice__…`). nameRunes contains the characters
-	// that are allowed in addition to letters and digits.
+	// maxToolName limits the length of a tool's combined name, in bytes. Model APIs accept 64 characters, but MCP hosts
+	// add a prefix with their own name for the connection (`mcp__sluice__…`). nameRunes contains the characters that
+	// are allowed in addition to letters and digits.
 	maxToolName = 48
 	nameRunes   = "_-"
 	// aliasDigits is the number of hexadecimal digits that distinguish the aliases of a server's tools.
@@ -28,15 +28,16 @@ const (
 // CombinedName returns the combined name of a server's prompt or tool.
 func CombinedName(server, name string) string { return server + separator + name }
 
-// SplitName splits a combined name into the server and the rest of the name. It returns false if the name contains no
-// server.
+// SplitName splits a combined name into the server and the name that the server uses. It returns false if either part
+// is missing.
 func SplitName(name string) (server, rest string, ok bool) {
 	server, rest, ok = strings.Cut(name, separator)
 	return server, rest, ok && server != "" && rest != ""
 }
 
 // CombinedTool returns the combined name of a server's tool. If model APIs would not accept that name, CombinedTool
-// returns an alias, which depends only on the two names.
+// returns an alias. The alias of a tool never changes, because it depends only on the server's name and the tool's
+// name.
 func CombinedTool(server, name string) string {
 	if joined := CombinedName(server, name); isPlainName(joined) {
 		return joined
@@ -53,11 +54,11 @@ func CombinedTool(server, name string) string {
 	return head[:min(len(head), maxToolName-len(tail))] + tail
 }
 
-// ToolAliases maps the aliases of a server's tools to the names that the server uses. If two tools have the same alias,
-// the alias is mapped to "".
+// ToolAliases maps the aliases of a server's tools to the names that the server uses. If an alias is ambiguous, because
+// it is also the alias or the combined name of another tool, it is mapped to "".
 type ToolAliases map[string]string
 
-// NewToolAliases returns the aliases for a server that lists tools with these names.
+// NewToolAliases returns the aliases for a server that lists tools with the given names.
 func NewToolAliases(server string, tools []string) ToolAliases {
 	out, listed := make(ToolAliases), make(map[string]bool, len(tools))
 	for _, name := range tools {
@@ -76,16 +77,16 @@ func NewToolAliases(server string, tools []string) ToolAliases {
 	return out
 }
 
-// DisplayName returns the combined name or alias of a server's tool. It returns false if that name is ambiguous or the
-// tool cannot be called.
+// DisplayName returns the combined name or alias of a server's tool. It returns false if that name is ambiguous, or if
+// the tool cannot be called because its own name is invalid.
 func (a ToolAliases) DisplayName(server, name string) (string, bool) {
 	joined := CombinedTool(server, name)
 	of, is := a[joined]
 	return joined, isCallable(name) && (!is || of == name)
 }
 
-// Resolve returns the name that the server uses for a tool. The parameter rest is a result of [SplitName]. Resolve
-// returns false if the name is ambiguous.
+// Resolve returns the name that the server uses for a tool. The caller passes the two parts of the combined name that
+// [SplitName] returned. Resolve returns false if the combined name is ambiguous.
 func (a ToolAliases) Resolve(server, rest string) (string, bool) {
 	if of, is := a[CombinedName(server, rest)]; is {
 		return of, of != ""
@@ -93,8 +94,8 @@ func (a ToolAliases) Resolve(server, rest string) (string, bool) {
 	return rest, true
 }
 
-// isCallable reports whether a tool with this name can be called. A callable name may contain more characters than
-// model APIs accept.
+// isCallable reports whether a tool with this name can be called. Some callable names contain characters that model
+// APIs do not accept; these tools are called by an alias.
 func isCallable(name string) bool {
 	return 0 < len(name) && len(name) <= 128 && !strings.ContainsFunc(name, func(r rune) bool { return !isPlainRune(r) && r != '.' && r != '/' })
 }
@@ -107,22 +108,23 @@ func isPlainRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune(nameRunes, r)
 }
 
-// CombinedURI returns the combined URI of a server's resource, or of a URI template.
+// CombinedURI returns the combined URI of a server's resource or URI template.
 func CombinedURI(server, uri string) string { return uriPrefix + server + "+" + uri }
 
-// SplitURI splits a combined URI into the server and the URI that the server uses. It returns false if the URI contains
-// no server.
+// SplitURI splits a combined URI into the server and the URI that the server uses. It returns false if either part is
+// missing.
 func SplitURI(uri string) (server, rest string, ok bool) {
 	behind, is := strings.CutPrefix(uri, uriPrefix)
 	server, rest, ok = strings.Cut(behind, "+")
 	return server, rest, is && ok && server != "" && rest != ""
 }
 
-// CombinedID returns, as raw JSON, the combined id for the id or the progress token of a request by the server. The
-// combined id contains the raw JSON that the server has sent, so that a string and a number stay different.
+// CombinedID returns, as raw JSON, the combined id for an id or a progress token that the server has sent in a request.
+// The combined id contains the raw JSON of the server's id, so that the string "1" and the number 1 stay different.
 func CombinedID(server string, raw []byte) []byte { return quoteJSON(server + ":" + string(raw)) }
 
-// SplitID splits a combined id into the server and the server's raw id. It returns false if raw is not a combined id.
+// SplitID splits a combined id into the server and the raw id that the server has sent. It returns false if raw is not
+// a combined id.
 func SplitID(raw []byte) (server string, id []byte, ok bool) {
 	text, err := jsontext.AppendUnquote(nil, raw)
 	if err != nil {

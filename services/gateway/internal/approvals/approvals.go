@@ -1,6 +1,7 @@
-// Package approvals handles calls that need an approval. It requests the approval, waits for it, claims it, and reports
-// the call's outcome to the approval service. A claim permits the gateway to send the call once. If a call no longer
-// needs an approval, the package cancels an approval that was requested earlier for an equal call.
+// Package approvals obtains approvals for calls that need one. It requests the approval, waits for the decision, claims
+// the approval, and reports the call's outcome to the approval service. A claim permits the gateway to send the call
+// once. If the policy no longer requires an approval for a call, the package cancels an approval that was requested
+// earlier for an equal call.
 package approvals
 
 import (
@@ -18,7 +19,7 @@ type Manager struct {
 	client   *Client
 	attempts *attempt.Client
 	log      *slog.Logger
-	// draining is cancelled by Drain and Stop. From then on, calls are no longer held.
+	// draining is cancelled by Drain and Stop. From then on, the manager holds no calls.
 	draining context.Context
 	drain    context.CancelFunc
 	// stopped is cancelled by Stop. From then on, the manager sends no reports.
@@ -43,19 +44,20 @@ func New(client *Client, attempts *attempt.Client, log *slog.Logger) (*Manager, 
 // approval's id.
 func (k *Manager) Drain() { k.drain() }
 
-// Stop stops holding calls and cancels the reports that are sent in the background.
+// Stop stops holding calls, and cancels the reports that are being sent in the background.
 func (k *Manager) Stop() {
 	k.drain()
 	k.stop()
 }
 
-// Wait waits until all outcomes have been reported to the approval service. No call may be in flight. If ctx is
-// cancelled, Wait cancels the remaining reports. They are sent after the next start, when the journal is replayed.
+// Wait waits until all outcomes have been reported to the approval service. The caller must make sure that no call is
+// in flight. If ctx is cancelled, Wait cancels the remaining reports, which the gateway sends after its next start,
+// when it replays the journal.
 func (k *Manager) Wait(ctx context.Context) {
 	defer context.AfterFunc(ctx, k.stop)()
 	k.reports.Wait()
 }
 
-// HasTicket reports whether this gateway has stored an approval for a call to the same tool by the same agent on the
-// same server. If HasTicket returns false, the gateway does not know of an earlier approval for the call.
+// HasTicket reports whether this gateway remembers an approval for a call to the same tool by the same agent on the
+// same server.
 func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callFor(a).key()) }

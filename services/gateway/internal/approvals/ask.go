@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxClaims is the maximum number of attempts to claim an approval. A further attempt is needed each time the approval
-// changes during an attempt.
+// maxClaims limits how often the gateway tries to claim an approval. It must try again each time the approval changes
+// while it is being claimed.
 const maxClaims = 8
 
 // RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, RequestAndClaim
-// claims the approval. If several equal calls wait, only one of them can claim it.
+// claims the approval. If several equal calls wait for one approval, only one of them can claim it.
 func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
-	// Clients of every protocol revision can wait for the answers to these methods, and to no other methods.
+	// Only for these methods can the clients of every protocol revision wait for the answer.
 	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) {
 		return a, Unavailable()
 	}
@@ -46,7 +46,8 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.PolicyCall(definition)},
 		})
 		a.HeldFor += result.Held
-		// a.Decision becomes nil if the policy service returned neither a decision nor a refusal.
+		// A decision is nil without a refusal only if the policy service returned neither. The call then has no
+		// decision.
 		if result.Decision != nil || refused == nil {
 			a.Decision = result.Decision
 		}
@@ -58,7 +59,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 				a = a.WithNewID()
 			}
 			return a, k.cancelSuperseded(ctx, a, a.Refusal())
-		case disconnected.Err() != nil: // the approval stays pending, and the call runs only if the caller repeats it
+		case disconnected.Err() != nil: // the approval stays pending; the call runs only if the caller repeats it
 			return a, refusalFor(result.Approval)
 		}
 		if a, refused, lostClaim = k.tryClaim(ctx, a, result.Approval); !lostClaim {
@@ -69,8 +70,9 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 }
 
 // RefuseIfEnded refuses a call that refers to an approval that has ended, even if the policy no longer requires an
-// approval. The refusal describes how the approval ended, so that a caller that has not received the answer learns the
-// outcome. RefuseIfEnded returns nil if the approval is pending or approved.
+// approval. The refusal states how the approval ended, so that a caller that missed the answer to an earlier request
+// learns the outcome. RefuseIfEnded returns nil if the approval is pending or approved, or if the call refers to no
+// approval.
 func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	if id := waitedFor(a); id != "" {
 		return k.client.RefuseIfEnded(ctx, a.Principal, id)
@@ -78,8 +80,8 @@ func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal
 	return nil
 }
 
-// waitedFor returns the id of the approval for which the call waited in an earlier request, or "" if the call has not
-// waited.
+// waitedFor returns the id of the approval for which the call already waited in an earlier request, or "" if there is
+// none.
 func waitedFor(a attempt.Attempt) string { return cmp.Or(a.ApprovalID, a.Sent.Meta.Approval) }
 
 func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
@@ -88,8 +90,8 @@ func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	}
 }
 
-// definitionRefusal returns the refusal for a call to a tool whose definition cannot be read. Without the definition,
-// approvers would not know what they are approving.
+// definitionRefusal returns the refusal for a call to a tool whose definition cannot be read. The call is refused
+// because approvers would not know what they approve.
 func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
 	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))
@@ -102,11 +104,14 @@ func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err 
 			Message: "the server lists a tool twice, or its list is too long, so that it is not known what this call would run; an operator reads `sluice catalog servers`.",
 		}
 	}
+	if refused := attempt.SignInRefusal(err); refused != nil { // the approval stays valid
+		return refused
+	}
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so no approval can be requested for this call."}
 }
 
-// tryClaim tries to claim an approval for a call if the policy service's current decision allows it. If the approval
-// has changed in the meantime, changed is true and the caller must start again.
+// tryClaim claims an approval for a call if the policy service's current decision allows that. It returns changed =
+// true if the approval has changed in the meantime, so that the caller must request the approval again.
 func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, changed bool) {
 	if a.Credential == nil || a.Credential.Check(ctx) != nil {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false
@@ -138,10 +143,10 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 	case claimed.claimed == nil:
 		return a, k.client.translateRefusal(claimed.refusal), false
 	}
-	if refused = a.Refusal(); refused != nil { // policy's decision applies even if the approval service approves the call
+	if refused = a.Refusal(); refused != nil { // a denial by the policy overrides the approval
 		return k.releaseClaim(ctx, a, "policy denies the call now"), refused, false
 	}
 	a, refused = k.restoreStored(ctx, a, claimed.claimed)
-	a.Definition = definition // of the decision for the claim
+	a.Definition = definition // the definition for which the claim was made
 	return a, refused, false
 }

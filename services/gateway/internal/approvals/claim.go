@@ -18,12 +18,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// claimResult is the approval service's response to a claim. The zero value means that the service has refused the
-// claim.
+// claimResult is the result of an attempt to claim an approval. The zero value means that the approval service has
+// refused the claim.
 type claimResult struct {
-	// claimed is the approved call. It is nil if the claim was not made.
+	// claimed contains the approved call. It is nil if the claim was not made.
 	claimed *approvalv1.Claimed
-	// refusal is the reason why the claim was not made.
+	// refusal is the approval service's reason for refusing the claim, or nil.
 	refusal *approvalv1.Refusal
 	// changed is true if the claim was not made because the approval has changed.
 	changed bool
@@ -31,12 +31,12 @@ type claimResult struct {
 	err error
 }
 
-// claim tries to claim an approval for a call. It records the claim, reserves the call's limits, and asks the approval
-// service. All calls that compete for the approval reserve their limits with the same idempotency key. If the policy
-// denies the call, nothing is reserved.
+// claim tries to claim an approval for a call. It records the claim in the journal, reserves the call's limits, and
+// sends the claim to the approval service. All calls that compete for the approval reserve their limits with the same
+// idempotency key, so that the limits are reserved only once. If the policy denies the call, claim reserves nothing.
 //
 // The returned attempt contains the claim's id and the last decision of the policy service. It also contains the
-// approval if the claim was made, or if the gateway does not know whether the claim was made.
+// approval, unless the gateway knows that the claim was not made.
 func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, claimResult, *refusal.Refusal) {
 	a = a.WithClaim(by)
 	key, recorded := binding.LimitKey(by, attempt.LimitsOf(a.Decision.GetLimits())), ""
@@ -44,7 +44,7 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 		recorded = key
 	}
 	if err := k.attempts.RecordClaim(ctx, a, recorded); err != nil {
-		if !errors.Is(err, journal.ErrQuota) { // with ErrQuota nothing was written, so nothing has to be settled
+		if !errors.Is(err, journal.ErrQuota) { // ErrQuota means that nothing was written, so nothing has to be settled
 			a = k.recordUnclaimed(ctx, a)
 		}
 		return a.WithoutClaim(), claimResult{}, k.attempts.NotSent(ctx, a, err)
@@ -62,7 +62,7 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 		Attest: func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 			next, refused := k.attempts.Attest(ctx, a, definition, approval, n)
 			if refused == nil && binding.LimitKey(by, attempt.LimitsOf(next.GetDecision().GetLimits())) != key {
-				refused = Unavailable() // the limits differ from the reserved limits
+				refused = Unavailable() // the limits in the new decision differ from the reserved limits
 			}
 			return next, refused
 		},
@@ -83,8 +83,8 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 	return a, claimResult{claimed: resp.GetClaimed()}, nil
 }
 
-// restoreStored replaces the received call with the stored call, because the gateway must send exactly the call that
-// was approved. If the stored call cannot be restored, restoreStored releases the claim.
+// restoreStored replaces the received call with the call that the approval service has stored, because the gateway must
+// send exactly the call that was approved. If the stored call cannot be restored, restoreStored releases the claim.
 func (k *Manager) restoreStored(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
 	stored, err := restore(a.Message, c.GetBound().GetCall())
 	if err != nil {
@@ -109,8 +109,8 @@ func (k *Manager) releaseClaim(ctx context.Context, a attempt.Attempt, reason st
 	return a.WithoutClaim()
 }
 
-// restore returns the message to send: the stored call, with the id and the volatile `_meta` members of the received
-// message.
+// restore returns the message to send. It consists of the stored call and of the id and the volatile `_meta` members of
+// the received message.
 func restore(received *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, error) {
 	raw, err := jsonrpc.Restore(received, call.GetParamsJson())
 	if err != nil {
@@ -120,7 +120,7 @@ func restore(received *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, 
 }
 
 // widenedLimits returns the parser limits for a message that the gateway has changed after the policy service evaluated
-// it. These limits are higher than the limits for clients, so that the members added by the gateway do not make the
+// it. They are higher than the limits for clients' messages, so that the members added by the gateway do not make the
 // message too large.
 func widenedLimits() jsonrpc.Limits {
 	limits := jsonrpc.DefaultLimits()

@@ -23,20 +23,20 @@ import (
 
 const (
 	// askTimeout is the timeout of a short request to the approval service. requestTimeout is the timeout of a request
-	// that contains a whole call. requestTimeout is longer, because a call can have megabytes of arguments, and because
-	// people take longer to decide anyway. If the approval service's store does not respond, the service itself
-	// responds within 2 s.
+	// that contains a whole call. It is longer, because a call can have megabytes of arguments, and because people take
+	// much longer to decide anyway. If the approval service's store does not respond, the service itself returns an
+	// error within 2 s.
 	askTimeout, requestTimeout = 2 * time.Second, 10 * time.Second
 	// progressEvery is the interval between progress notifications to a held caller.
 	progressEvery = 10 * time.Second
-	// firstPause and lastPause are the minimum and the maximum pause before a failed watch is restarted.
+	// firstPause and lastPause are the shortest and the longest pause before a failed watch is restarted.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxAttestations is the maximum number of times that the policy service is asked to evaluate a call if the
-	// approval service rejects the decisions as stale.
+	// maxAttestations limits how often the policy service is asked to evaluate a call again because the approval
+	// service has rejected the decision as stale.
 	maxAttestations = 3
-	// clockTolerance is the maximum time by which the approval service may end a hold earlier than the gateway, because
-	// their clocks differ.
+	// clockTolerance limits how much earlier than the gateway the approval service may end a hold because their clocks
+	// differ.
 	clockTolerance = time.Second
 )
 
@@ -48,18 +48,18 @@ const (
 
 // Config configures a [Client].
 type Config struct {
-	// Hold is how long the gateway holds a call. If it is 0, the caller immediately receives the ticket, which is a
-	// refusal that contains the approval's id.
+	// Hold is how long the gateway holds a call open while approvers decide. If it is 0, the caller immediately
+	// receives the ticket, which is a refusal that contains the approval's id.
 	Hold time.Duration
-	// ClientHolds configures different hold times for clients with certain names. The first matching pattern applies.
+	// ClientHolds sets different hold times for clients with certain names. The first matching pattern applies.
 	ClientHolds []ClientHold
-	// MaxPending is the maximum number of one principal's calls that wait for approvers. It is the limit that is
-	// configured in the approval service, and must be positive. Refusals mention this number.
+	// MaxPending is how many calls of one principal may wait for approvers. It must be positive and equal to the limit
+	// that is configured in the approval service, which enforces it. The gateway only mentions it in refusals.
 	MaxPending int
-	// Execute is the time, counted from the approval, within which the call must be made if its rule sets no other
-	// time. It is the time that is configured in the approval service, and must be positive.
+	// Execute is the time, counted from the approval, within which a call must be made if its rule sets no other time.
+	// It must be positive and equal to the time that is configured in the approval service.
 	Execute time.Duration
-	// Holder is the name of this gateway. It stays the same after a restart. It has 1 to 128 characters.
+	// Holder is the name of this gateway, with 1 to 128 characters. It must stay the same after a restart.
 	Holder string
 }
 
@@ -91,21 +91,21 @@ func NewClient(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Me
 	return &Client{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: quota.New("calls that are held open", quota.For(maxHeld))}, nil
 }
 
-// Request is a call that needs an approval.
+// Request is a request to approve a call.
 type Request struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Call is the call to approve. Attest asks the policy service to evaluate the call.
+	// Call is the call to approve. Attest asks the policy service to evaluate that call.
 	Call   *approvalv1.BoundCall
 	Attest Attest
-	// DecisionID is the id under which the journal records the decision.
+	// DecisionID is the id under which the journal records the policy service's decision.
 	DecisionID string
 	// ApprovalID is the id of the approval for which the call waited in an earlier request, or empty.
 	ApprovalID string
 	// Until is the time at which the gateway stops holding the call.
 	Until time.Time
-	// Caller is cancelled when the caller has disconnected. Drain is cancelled when the gateway is about to stop. In
-	// both cases the approval stays pending, and the call is made only if the caller repeats it.
+	// Caller is cancelled when the caller disconnects. Drain is cancelled when the gateway is about to stop. In both
+	// cases the approval stays pending, and the gateway makes the call only if the caller repeats it.
 	Caller, Drain context.Context //nolint:containedctx // the context of the call does not end in these two cases
 	// Reply is notified when the call is held. It may be nil.
 	Reply attempt.Reply
@@ -115,8 +115,8 @@ type Request struct {
 }
 
 // Attest asks the policy service to evaluate a call and to sign the decision for the approval service. The signature
-// covers the approval's id and attempt number. If the id is empty, it covers no approval. If there is no usable
-// decision, Attest returns a refusal with the reason.
+// covers the approval's id and attempt number. If the id is empty, the decision is not bound to an approval. If no
+// usable decision can be obtained, Attest returns a refusal with the reason.
 type Attest func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
 
 // Result is the result of an approval request.
@@ -129,9 +129,9 @@ type Result struct {
 	Held time.Duration
 }
 
-// RequestAndHold requests an approval and holds the call until the approval may be claimed. If the approval may not be
-// claimed, RequestAndHold returns a refusal with the reason. If approvers have not voted in time, this refusal is the
-// ticket, which contains the approval's id. If the policy requires no approval, RequestAndHold returns neither a
+// RequestAndHold requests an approval and holds the call until the approval may be claimed. If the approval cannot be
+// claimed, RequestAndHold returns a refusal with the reason. If the approvers do not decide in time, this refusal is
+// the ticket, which contains the approval's id. If the policy requires no approval, RequestAndHold returns neither a
 // refusal nor an approval.
 func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
@@ -148,7 +148,7 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	}
 	w.remember(q, result.Approval)
 	if !resp.GetAsked().GetConfirm() {
-		q.Confirm = nil // the user is not asked, because the approval service would count the form as a request
+		q.Confirm = nil // the approval service does not allow the gateway to ask the user
 	}
 	if result.Approval.GetState() == pending {
 		if result, refused = w.hold(ctx, q, result); refused != nil {
@@ -158,15 +158,15 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	switch result.Approval.GetState() { //nolint:exhaustive // the call is refused in every other state
 	case approved:
 		return result, nil
-	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim decides whether the call may run
+	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim shows whether the call may run
 		return result, nil
 	default:
 		return result, refusalFor(result.Approval)
 	}
 }
 
-// request requests an approval, and includes the policy service's current decision in the request. It also returns that
-// decision. If the policy service returns no decision, request returns a refusal. If the policy requires no approval,
+// request requests an approval. It obtains the policy service's current decision, includes it in the request and
+// returns it. If the policy service returns no decision, request returns a refusal. If the policy requires no approval,
 // request returns neither a refusal nor a response.
 func (w *Client) request(ctx context.Context, q Request, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *policyv1.Decision, *refusal.Refusal, error) {
 	req.Bound, req.DecisionId, req.ApprovalId = q.Call, q.DecisionID, q.ApprovalID
@@ -190,7 +190,7 @@ func (w *Client) request(ctx context.Context, q Request, req *approvalv1.Request
 }
 
 // RefuseIfEnded returns a refusal if the approval with this id has ended or cannot be read. It returns nil if the
-// approval is pending or approved, because the call can then still use the approval.
+// approval is pending or approved, because the call can then still use it.
 func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
 	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
 	if refused != nil {
@@ -204,8 +204,8 @@ func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id 
 	}
 }
 
-// WaitDecided waits until the approval with this id, which belongs to the principal, is no longer pending, or until the
-// hold time of q is over. It returns the state of the approval.
+// WaitDecided waits until the principal's approval with this id is no longer pending, or until the hold time in the
+// request is over. It returns the state of the approval.
 func (w *Client) WaitDecided(ctx context.Context, id string, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	a, refused := w.get(ctx, id)
@@ -229,7 +229,7 @@ func (w *Client) get(ctx context.Context, id string) (*approvalv1.Approval, *ref
 	return resp.GetApproval(), nil
 }
 
-// hold holds the call until the approval is no longer pending, or until the call may no longer be held.
+// hold holds the call until the approval is no longer pending, or until the call may not be held any longer.
 func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Result, refused *refusal.Refusal) {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
 	defer cancel()
@@ -254,7 +254,7 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 	if answer.decision != nil {
 		result.Decision = answer.decision
 	}
-	// The user's answer may have arrived before the watch reported it.
+	// The answer may contain a newer state of the approval than the one that the watch has reported.
 	if answer.approval.GetVersion() > result.Approval.GetVersion() {
 		result.Approval = answer.approval
 	}
@@ -278,7 +278,7 @@ func (w *Client) watchUntilDecided(ctx context.Context, a *approvalv1.Approval) 
 	}
 }
 
-// notifyHeld notifies the caller periodically that the call is held, until the returned function is called.
+// notifyHeld notifies the caller at intervals that the call is held, until the returned function is called.
 func (*Client) notifyHeld(ctx context.Context, q Request) (stop func()) {
 	if q.Reply == nil {
 		return func() {}
@@ -304,8 +304,8 @@ func (*Client) notifyHeld(ctx context.Context, q Request) (stop func()) {
 	}
 }
 
-// watch watches an approval until it is no longer pending or the watch fails. It returns the last known state of the
-// approval.
+// watch waits until an approval is no longer pending or the connection to the approval service fails. It returns the
+// last known state of the approval.
 func (w *Client) watch(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

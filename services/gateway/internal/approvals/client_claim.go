@@ -14,11 +14,12 @@ import (
 )
 
 const (
-	// lease is how long a claim is valid without a renewal. renewEvery is the interval between renewals while the call
-	// is in flight.
+	// lease is how long a claim stays valid unless it is renewed. renewEvery is the interval at which the gateway
+	// renews a claim while the call is in flight.
 	lease      = time.Minute
 	renewEvery = lease / 3
-	// firstRetry and lastRetry are the minimum and the maximum pause between requests to the approval service.
+	// firstRetry and lastRetry are the shortest and the longest pause before a failed request to the approval service
+	// is repeated.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Second
 )
@@ -27,23 +28,24 @@ const (
 type ClaimRequest struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Approval is the approval's state when it was last read.
+	// Approval is the last known state of the approval.
 	Approval *approvalv1.Approval
-	// ID is the id of the claim. It is the id under which the journal records the decision.
+	// ID is the id of the claim, and also the id under which the journal records the decision.
 	ID string
 	// Decided is the policy service's current decision, signed for this claim. Attest requests a newer decision. Lease
-	// identifies the reserved limits. It is empty if no limits were reserved.
+	// identifies the reservation of the call's limits; it is empty if nothing was reserved.
 	Decided *policyv1.DecideCallResponse
 	Attest  Attest
 	Lease   string
-	// Definition is the digest of the tool's current definition. ServerIdentity identifies the current server.
+	// Definition is the digest of the tool's current definition. ServerIdentity identifies the current server, for
+	// example by its URL.
 	Definition     []byte
 	ServerIdentity string
 }
 
-// Claim claims an approval, which permits the gateway to send the call. If a response is lost or the decision is too
-// old, Claim requests a new decision from the policy service and retries. Retries have the same id, so the approval
-// service treats all of them as one claim. Claim also returns the last decision of the policy service.
+// Claim claims an approval, which permits the gateway to send the call. If the response is lost or the decision is too
+// old, Claim requests a new decision from the policy service and tries again. All attempts have the same id, so that
+// the approval service treats them as one claim. Claim also returns the last decision of the policy service.
 func (w *Client) Claim(ctx context.Context, c ClaimRequest) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
 	last := c.Decided.GetDecision()
@@ -73,7 +75,7 @@ func (w *Client) claim(ctx context.Context, req *approvalv1.ClaimApprovalRequest
 	return w.client.ClaimApproval(ctx, req)
 }
 
-// RenewClaim renews a claim's lease until the returned function is called.
+// RenewClaim renews a claim at intervals until the returned function is called.
 func (w *Client) RenewClaim(ctx context.Context, approvalID, claimID string) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -90,7 +92,7 @@ func (w *Client) RenewClaim(ctx context.Context, approvalID, claimID string) (st
 			inTime, cancel := context.WithTimeout(ctx, askTimeout)
 			_, err := w.client.RenewClaim(inTime, &approvalv1.RenewClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Lease: durationpb.New(lease)})
 			cancel()
-			if err != nil && ctx.Err() == nil { // the call continues, and CompleteClaim reports its outcome
+			if err != nil && ctx.Err() == nil { // the call continues, because CompleteClaim reports its outcome in any case
 				w.log.WarnContext(ctx, "claim was not renewed", "approval_id", approvalID, "error", err)
 			}
 		}
@@ -101,9 +103,9 @@ func (w *Client) RenewClaim(ctx context.Context, approvalID, claimID string) (st
 	}
 }
 
-// ReleaseClaim releases the claim of a call that was never sent. It returns the lease of the call's reserved limits,
-// which must also be released, or "" if no limits were reserved. It retries until the service answers or ctx is
-// cancelled.
+// ReleaseClaim releases the claim of a call that was never sent. It returns the id of the reservation of the call's
+// limits, or "" if nothing was reserved. The caller must release that reservation. ReleaseClaim retries until the
+// service answers or ctx is cancelled.
 func (w *Client) ReleaseClaim(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
 	var a *approvalv1.Approval
 	err = w.retry(ctx, func(ctx context.Context) error {
@@ -132,7 +134,8 @@ func (w *Client) tryComplete(ctx context.Context, approvalID, claimID string, ou
 	return a, err
 }
 
-// retry calls ask until the service returns a response or a final error, or until ctx is cancelled.
+// retry calls a function until the function returns nil or a final error, or until ctx is cancelled. An error is final
+// unless it means that the service is unavailable.
 func (w *Client) retry(ctx context.Context, ask func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		inTime, cancel := context.WithTimeout(ctx, askTimeout)

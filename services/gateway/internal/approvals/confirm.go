@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// maxShown is the maximum size, in bytes, of a call that is shown to the person who uses the agent. Some clients
+	// maxShown limits the size, in bytes, of a call that is shown to the person who uses the agent. Some clients
 	// truncate longer messages, and people cannot confirm what they do not see.
 	maxShown = 8 << 10
-	// answerTimeout is the timeout for submitting an answer to the approval service.
+	// answerTimeout is how long the gateway tries to submit a user's answer to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 
 // userAnswer is the answer of the person who uses the agent. If that person has confirmed or declined the call,
 // approval is the resulting state of the approval, or nil if this state is not known, and decision is the last decision
-// of the policy service, or nil if there is none. Otherwise both are nil.
+// of the policy service, or nil if there is none. If the person has not answered, both are nil.
 type userAnswer struct {
 	answer   attempt.Confirmation
 	approval *approvalv1.Approval
 	decision *policyv1.Decision
 }
 
-// startConfirm asks the person who uses the agent to confirm the call while the call is held, if the approval's terms
-// allow that person to vote. The returned function stops asking and returns the person's answer. As with other votes,
-// the watch on the approval reports the resulting change. If the client does not answer in time, startConfirm calls
-// endHold.
+// startConfirm asks the person who uses the agent to confirm a call while the call is held, if the approval's terms
+// allow that person to vote. The returned function stops asking and returns the person's answer. The vote changes the
+// approval, and the watch on the approval reports this change as it does for all other votes. If the client does not
+// answer in time, startConfirm calls endHold.
 func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval, endHold func()) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 || terms.GetApproveWith() != nil {
 		return func() userAnswer { return userAnswer{} }
@@ -64,7 +64,7 @@ func (w *Client) confirmWithUser(ctx context.Context, q Request, a *approvalv1.A
 	if answer.answer != attempt.Confirmed && answer.answer != attempt.Declined {
 		return answer
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // an answer is submitted even if ctx has ended
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // the answer is submitted in any case
 	defer cancel()
 	answer.approval, answer.decision = w.submitAnswer(ctx, q, a.GetId(), answer.answer)
 	return answer
@@ -87,7 +87,8 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 		switch {
 		case refused != nil:
 			return errNoPolicy
-		// The user has declined the call, although the policy no longer requires an approval.
+		// The policy no longer requires an approval, so there is nothing to vote on. The user has declined the call, so
+		// the approval is cancelled.
 		case resp == nil && err == nil && answer == attempt.Declined:
 			cancelled, err := w.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: id, Reason: "declined at the agent"})
 			a = cancelled.GetApproval()
@@ -104,8 +105,7 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
-// callText returns a description of a call that can be shown to the user. The description is empty if the call cannot
-// be shown completely.
+// callText returns a description of a call for the user. It returns "" if the call cannot be shown completely.
 func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -116,7 +116,7 @@ func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 		return ""
 	}
 	view = proto.CloneOf(view)
-	view.ServerIdentity = "" // an agent that knows the identity could call the server without a gateway
+	view.ServerIdentity = "" // an agent that knows the identity could call the server without the gateway
 	text := safetext.Facts(view) + "\n" + view.GetParams()
 	if len(text) > maxShown {
 		w.log.InfoContext(ctx, "the user at the agent was not asked: the call is too long to be shown", "approval_id", a.GetId(), "bytes", len(text))
@@ -125,8 +125,8 @@ func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	return text
 }
 
-// refusalAtAgent returns the refusal for a call that the person who uses the agent has declined. That person's answer
-// takes effect even if approvers approve the call.
+// refusalAtAgent returns the refusal for a call that the person who uses the agent has declined. The refusal applies
+// even if approvers approve the call.
 func refusalAtAgent(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
 		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",

@@ -10,18 +10,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxHeld is the maximum number of calls that may be held at the same time for a principal and the agents that it has
-// created. For all principals of one person together, the maximum is four times as high. For every further call, the
-// caller immediately receives the ticket, a refusal that contains the approval's id.
+// maxHeld limits how many calls may be held at the same time for a principal and the agents that it has created. For
+// all principals of one person together, the limit is four times as high. The caller of any further call immediately
+// receives the ticket, which is a refusal that contains the approval's id.
 const maxHeld = 16
 
-// ClientHold configures the hold time for clients with certain names.
+// ClientHold sets the hold time for clients with certain names.
 type ClientHold struct {
-	// Name is a pattern for the name that a client declares. `*` matches any string. The name is not verified, because
-	// a false name would only change the hold time.
+	// Name is a pattern for the name that a client declares. `*` matches any string. The gateway does not verify the
+	// declared name, because a false name would only change the hold time.
 	Name string
-	// Hold is how long calls from these clients are held. If it is 0, the clients immediately receive the ticket, a
-	// refusal that contains the approval's id.
+	// Hold is how long the gateway holds calls from these clients. If it is 0, the clients immediately receive the
+	// ticket, which is a refusal that contains the approval's id.
 	Hold time.Duration
 }
 
@@ -45,8 +45,8 @@ func compileHolds(clients []ClientHold) ([]compiledHold, error) {
 	return out, nil
 }
 
-// HoldUntil returns the time at which the hold ends for a call that arrives at the time in the parameter now. The
-// parameter client is the name that the client declares.
+// HoldUntil returns the time at which the hold ends for a call that arrives now from a client that declares the given
+// name.
 func (w *Client) HoldUntil(client string, now time.Time) time.Time {
 	for _, p := range w.clients {
 		if p.name.MatchString(client) {
@@ -56,7 +56,7 @@ func (w *Client) HoldUntil(client string, now time.Time) time.Time {
 	return now.Add(w.cfg.Hold)
 }
 
-// addHeld counts a call of the principal as held, and reports whether the call may be held.
+// addHeld reports whether a call of the principal may be held. If it may, addHeld counts the call as held.
 func (w *Client) addHeld(p *identityv1.Principal) bool {
 	accounts := principal.AccountsOf(p)
 	return w.held.Acquire(&accounts, 1) == nil

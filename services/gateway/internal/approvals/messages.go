@@ -17,8 +17,8 @@ func Unavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
 }
 
-// translateRefusal translates the approval service's refusal into a refusal for the caller. The result is a refusal
-// even if the service's refusal is empty.
+// translateRefusal converts the approval service's refusal into a refusal for the caller. It never returns nil, even if
+// the service's refusal is empty.
 func (w *Client) translateRefusal(r *approvalv1.Refusal) *refusal.Refusal {
 	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
 		return Unavailable()
@@ -43,7 +43,7 @@ func (w *Client) translateRefusal(r *approvalv1.Refusal) *refusal.Refusal {
 func refusalFor(a *approvalv1.Approval) *refusal.Refusal {
 	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: approvalTicket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
 	switch out.Code { //nolint:exhaustive // every other code uses the approval's reason
-	case commonv1.Code_CODE_UNSPECIFIED: // the call is approved after all, and the next call finds the approval
+	case commonv1.Code_CODE_UNSPECIFIED: // the call has just been approved, and the next call can use the approval
 		out.Code, out.Message = commonv1.Code_CODE_APPROVAL_PENDING, pendingText(a)
 	case commonv1.Code_CODE_APPROVAL_PENDING:
 		out.Message = pendingText(a)
@@ -69,8 +69,8 @@ func approvalTicket(a *approvalv1.Approval) *refusal.Approval {
 	return t
 }
 
-// WaitAdvice is the beginning of the last sentence in the message about a call that waits for a person. The sentence is
-// meant for MCP clients.
+// WaitAdvice begins the last sentence of the message about a call that waits for a person. That sentence tells MCP
+// clients how to wait for the decision.
 const WaitAdvice = " To wait without sending them again, call "
 
 func pendingText(a *approvalv1.Approval) string {
@@ -78,10 +78,10 @@ func pendingText(a *approvalv1.Approval) string {
 	if why := a.GetMessage(); why != "" {
 		text += " (" + why + ")"
 	}
-	// The message does not claim that a person was notified, because the gateway does not know whether a notification
+	// The message must not claim that a person was notified, because the gateway does not know whether a notification
 	// was sent or read.
 	text += ". It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. "
-	// The client has called a method other than tools/call, so it may not support tools.
+	// The client has called another method, not tools/call, so it may not support tools.
 	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall {
 		return text + "Make the same request again later: it is carried out once it is approved."
 	}
@@ -94,7 +94,7 @@ func (w *Client) tooManyText() string {
 		"Wait for one of them with %s, or until people have decided, and then make this call again.", w.cfg.MaxPending, mcp.ToolApprovalWait)
 }
 
-// deniedText returns the message about a denied call. It states for how long equal calls will also be denied.
+// deniedText returns the message about a denied call. The message states how long equal calls will be denied.
 func deniedText(a *approvalv1.Approval) string {
 	text, remaining := refusal.Sentence(Denial(a)), time.Until(a.GetDeniedUntil().AsTime())
 	if remaining <= 0 {
@@ -103,7 +103,7 @@ func deniedText(a *approvalv1.Approval) string {
 	return text + " The same call stays denied for another " + waitText(remaining) + ": do not make it again."
 }
 
-// Denial describes a denial: who denied the call and, if known, that person's reason.
+// Denial returns a text that states who denied the call and, if known, that person's reason.
 func Denial(a *approvalv1.Approval) string {
 	votes := a.GetVotes()
 	at := slices.IndexFunc(votes, func(v *approvalv1.Vote) bool { return v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY })
@@ -122,7 +122,8 @@ func Denial(a *approvalv1.Approval) string {
 	return text
 }
 
-// waitText formats a waiting time, rounded up. It uses seconds below two minutes, and minutes otherwise.
+// waitText formats a waiting time, which it rounds up. It uses seconds for times below two minutes, and minutes for
+// longer times.
 func waitText(d time.Duration) string {
 	if seconds := math.Ceil(d.Seconds()); seconds < 120 {
 		return fmt.Sprintf("%.0f s", seconds)

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// replayPast is the maximum age of the claims that Replay handles. The approval service has already set the outcome
-	// of older claims to unknown, and an operator must resolve them.
+	// replayPast limits the age of the claims that Replay settles. The approval service has already set the outcome of
+	// older claims to unknown, so an operator must resolve them.
 	replayPast = 48 * time.Hour
-	// replayAtOnce is the maximum number of calls that Replay settles concurrently.
+	// replayAtOnce limits how many calls Replay settles at the same time.
 	replayAtOnce = 8
 )
 
 // OpenCall is an approved call whose outcome may not have been reported to the approval service. The embedded record is
-// the newest of the call's claim, intent and outcome records.
+// the newest of the journal's claim, intent and outcome records of that call.
 type OpenCall struct{ journal.Record }
 
 // OpenCalls returns the approved calls whose outcomes had not been reported when the gateway stopped.

@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// reportTimeout is the maximum time for which the answer to an approved call is delayed so that the gateway can report
-// the outcome first. Because of this delay, an equal call that follows immediately requests a new approval instead of
-// finding the old claim.
+// reportTimeout limits how long the answer to an approved call is delayed so that the gateway can first report the
+// outcome. Without this delay, an equal call that follows immediately would find the old claim instead of requesting a
+// new approval.
 const reportTimeout = 200 * time.Millisecond
 
-// Reported is a channel that is closed after the outcome of a call has been reported to the approval service. It is nil
-// if there is no report.
+// Reported is a channel that is closed once the outcome of a call has been reported to the approval service. It is nil
+// if there is nothing to report.
 type Reported <-chan struct{}
 
-// WaitBriefly waits at most 200 ms for the report.
+// WaitBriefly waits for the report, but not longer than 200 ms.
 func (t Reported) WaitBriefly() {
 	if t == nil {
 		return
@@ -42,8 +42,8 @@ func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func(
 	return k.client.RenewClaim(ctx, a.Claim.GetId(), a.ID)
 }
 
-// ReleaseUnsent releases the limits of a call that was certainly never sent. If the call runs under an approval,
-// ReleaseUnsent first releases the claim, in the background.
+// ReleaseUnsent releases the limits that were reserved for a call that was certainly never sent. If the call runs under
+// an approval, ReleaseUnsent first releases the claim, in the background.
 func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
 	k.attempts.ReleaseLease(ctx, a.ObservedLease.GetId(), a.ID)
 	if a.Claim == nil {
@@ -59,8 +59,8 @@ func (k *Manager) ReportOutcome(ctx context.Context, a attempt.Attempt, class jo
 	return k.reportInBackground(ctx, a, outcomeReport{class: class})
 }
 
-// reportInBackground sends a report in the background. If the gateway stops before the report has succeeded, the report
-// is sent after the next start, when the journal is replayed.
+// reportInBackground sends a report in the background. If the gateway stops before the report has succeeded, it sends
+// the report after its next start, when it replays the journal.
 func (k *Manager) reportInBackground(ctx context.Context, a attempt.Attempt, n outcomeReport) Reported {
 	done := make(chan struct{})
 	n.approval, n.claim = a.Claim.GetId(), a.ID
@@ -87,17 +87,17 @@ type outcomeReport struct {
 	class           journal.ResultClass
 	// reason explains why the call was never sent.
 	reason string
-	// lease identifies the limits that are reserved for the call. These limits are released only if the call was never
-	// sent. In addition, the approval service must return the same lease, or lease must be anyLease.
+	// lease identifies the limits that are reserved for the call. They are released only if the call was never sent,
+	// and only if the approval service returns the same lease or the field is anyLease.
 	lease string
 }
 
-// anyLease matches every lease. It is used in a report if the code that sends the report does not know which limits are
-// reserved for the call.
+// anyLease matches every lease. A report contains it if the sender does not know which limits are reserved for the
+// call.
 const anyLease = "*"
 
 // sendReport reports the outcome of a call to the approval service. It retries until the service answers or ctx is
-// cancelled. It returns nil if there is nothing to report.
+// cancelled. It returns nil if the approval service no longer accepts an outcome for the claim.
 func (k *Manager) sendReport(ctx context.Context, n outcomeReport) error {
 	err := error(nil)
 	if n.class == journal.ResultNeverSent {
@@ -119,8 +119,8 @@ var outcomes = map[journal.ResultClass]approvalv1.CallOutcome{
 	journal.ResultOK:            approvalv1.CallOutcome_CALL_OUTCOME_DONE,
 	journal.ResultToolError:     approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
 	journal.ResultProtocolError: approvalv1.CallOutcome_CALL_OUTCOME_FAILED,
-	// The client itself executes such a call, so the gateway has nothing more to do for it. If the outcome were
-	// reported as unknown, an operator would have to settle it.
+	// The client itself runs the call, so the gateway has finished its part. If the gateway reported the outcome as
+	// unknown, an operator would have to settle the call.
 	journal.ResultHostExecuted: approvalv1.CallOutcome_CALL_OUTCOME_DONE,
 	journal.ResultUnknown:      approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN,
 	journal.ResultNeverSent:    approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT,

@@ -11,12 +11,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// EndSuperseded completes the check of a call for which the policy requires no approval. denied is the refusal of the
-// call, or nil. If this gateway has requested an approval for an equal call before, and the policy now allows or denies
-// the call, EndSuperseded cancels that approval, unless it was claimed or [attempt.Attempt.ApprovalStaysValid] is true.
+// EndSuperseded completes the check of a call for which the policy requires no approval. The caller passes the refusal
+// of the call, or nil if the policy allows the call. This gateway may have requested an approval for an equal call
+// before. EndSuperseded cancels that approval, unless it was claimed or [attempt.Attempt.ApprovalStaysValid] is true.
 //
-// The result is the refusal of the call, or nil if the call may run. A call that refers to an approval that has ended is
-// refused, too: the caller may have missed the answer, and the call must not run twice.
+// EndSuperseded returns the refusal of the call, or nil if the call may run. It also refuses a call that refers to an
+// approval that has ended, because the caller may have missed the answer, and the call must not run twice.
 func (k *Manager) EndSuperseded(ctx context.Context, a attempt.Attempt, denied *refusal.Refusal) *refusal.Refusal {
 	if denied == nil && !a.Allows() {
 		return a.PolicyChanged()
@@ -33,11 +33,12 @@ func (k *Manager) EndSuperseded(ctx context.Context, a attempt.Attempt, denied *
 }
 
 // cancelSuperseded checks a call for which the policy no longer requires an approval, although the gateway has
-// requested one for an equal call. It first cancels that approval if it is pending, or if it is approved and not
-// claimed. Otherwise the votes could allow a later call.
+// requested one for an equal call. It first cancels that approval if no call has claimed it. Otherwise a later call
+// could use the votes.
 //
-// The result is nil if the policy allows the call. If the approval cannot be cancelled, a call that the policy allows
-// is refused. A call that the policy denies is always denied.
+// cancelSuperseded returns nil if the policy allows the call and the approval was cancelled. If the approval cannot be
+// cancelled, it refuses the call even if the policy allows it. If the policy denies the call, it always returns that
+// denial.
 func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt, denied *refusal.Refusal) *refusal.Refusal {
 	if denied != nil && (!a.Denies() || a.ApprovalStaysValid()) {
 		return denied
@@ -61,7 +62,8 @@ func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt, denie
 	return denied
 }
 
-// cancelUnclaimed cancels the approval that this gateway has requested for a call, unless another call has claimed it.
+// cancelUnclaimed cancels the approval that this gateway has requested for a call, unless a call has claimed the
+// approval.
 func (k *Manager) cancelUnclaimed(ctx context.Context, a attempt.Attempt, reason string) error {
 	for range maxClaims {
 		approval, err := k.client.unclaimedApproval(ctx, *callFor(a))

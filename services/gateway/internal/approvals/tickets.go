@@ -16,33 +16,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// maxTickets is the maximum number of approvals that the gateway remembers. The oldest ones are removed first.
+// maxTickets limits how many approvals the gateway remembers. If there are more, it forgets the oldest ones.
 const maxTickets = 4096
 
-// Call contains the properties of a call to which an approval is bound, except for the digest of the tool's definition.
+// Call contains the properties of a call to which an approval is bound, except the digest of the tool's definition.
 type Call struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Server, Identity, Method and Name identify the target of the call. Params contains the params as they were
-	// received.
+	// Server, Identity, Method and Name identify the target of the call. Params contains the params exactly as the
+	// client sent them.
 	Server, Identity, Method, Name string
 	Params                         []byte
 }
 
-// tickets remembers the calls for which this gateway has requested approvals, in case the policy later requires no
-// approval for such a call. The zero value cannot be used. Use newTickets.
+// tickets remembers for which calls this gateway has requested approvals. The gateway cancels such an approval if the
+// policy later requires none for the call. The zero value cannot be used; call newTickets.
 type tickets struct {
 	mu sync.Mutex
-	// The map by contains the remembered approvals by the keys of their calls. The map ids maps each approval id to its
-	// element in the list order.
+	// by maps the key of a call to the approvals that are remembered for calls with this key. ids maps an approval's id
+	// to its element in order.
 	by  map[callKey][]*ticketEntry
 	ids map[string]*list.Element
 	// order contains all remembered approvals, oldest first.
 	order *list.List
 }
 
-// callKey contains the properties of a call that are cheap to compare. A call's digest is computed only if an approval
-// with the same key is remembered.
+// callKey contains the properties of a call that are cheap to compare. The gateway computes a call's digest only if it
+// remembers an approval with the same key.
 type callKey struct{ tenant, subject, agent, server, name string }
 
 type ticketEntry struct {
@@ -60,8 +60,8 @@ func (c *Call) key() callKey {
 	return callKey{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
 }
 
-// digest returns a digest that is equal only for equal calls. It is computed in the same way as an approval's digest,
-// but without the tool's definition.
+// digest returns a digest that is equal only for equal calls. It is computed like the digest of an approval, but
+// without the tool's definition.
 func (c *Call) digest() ([32]byte, error) {
 	digest, _, err := binding.Bind(c.Principal, &approvalv1.BoundCall{
 		ServerIdentity: c.Identity,
@@ -73,7 +73,7 @@ func (c *Call) digest() ([32]byte, error) {
 func (t *tickets) add(c Call, id string, until, now time.Time) {
 	sum, err := c.digest()
 	if err != nil {
-		return // the approval service refuses these params
+		return // the approval service refuses these params, too
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +89,7 @@ func (t *tickets) add(c Call, id string, until, now time.Time) {
 	t.ids[id] = t.order.PushBack(k)
 }
 
-// find returns the id of the newest approval for a call, or "" if there is none.
+// find returns the id of the newest remembered approval for a call, or "" if there is none.
 func (t *tickets) find(c Call, now time.Time) string {
 	at := c.key()
 	if !t.hasAny(at) {
@@ -169,7 +169,7 @@ func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err 
 		return "", errUnavailable
 	case a.GetState() == pending, a.GetState() == approved:
 		return id, nil
-	// A claimed approval stays in w.tickets, because it becomes approved again if its claim is released.
+	// A claimed approval stays in w.tickets, because it becomes approved again if the gateway releases the claim.
 	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:
 		w.tickets.forget(id)
 	}

@@ -30,7 +30,7 @@ func (k *Manager) Approval(ctx context.Context, p *identityv1.Principal, approva
 	return k.client.get(authn.OnBehalfOf(ctx, p), approval)
 }
 
-// Withdraw cancels one of the principal's approvals that is pending, or approved and not yet used.
+// Withdraw cancels one of the principal's approvals. The approval must be pending, or approved and not yet claimed.
 func (k *Manager) Withdraw(ctx context.Context, p *identityv1.Principal, approval, reason string) error {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), askTimeout)
 	defer cancel()
@@ -38,8 +38,8 @@ func (k *Manager) Withdraw(ctx context.Context, p *identityv1.Principal, approva
 	return err
 }
 
-// WaitDecision waits until the approval is no longer pending, but not longer than the hold time for the client
-// w.Client. It does not make the call.
+// WaitDecision waits until the approval is no longer pending, or until the hold time for the client is over. It does
+// not make the call.
 func (k *Manager) WaitDecision(ctx context.Context, w WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	result, refused := k.client.WaitDecided(context.WithoutCancel(ctx), w.Approval, Request{
 		Principal: w.Principal, Until: k.client.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,

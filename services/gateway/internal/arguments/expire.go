@@ -20,8 +20,8 @@ func (s *Store) oldest() (first *segment) {
 	return first
 }
 
-// removeExpired removes the segments whose oldest copy has reached the maximum age. The newer copies in a segment are
-// removed with it. The caller must hold the mutex.
+// removeExpired removes the segments whose oldest copy has reached the maximum age, including the newer copies in these
+// segments. The caller must hold the mutex.
 func (s *Store) removeExpired() {
 	for _, o := range s.owners {
 		for len(o.segments) > 0 && time.Since(o.segments[0].began) >= s.cfg.Age {
@@ -31,7 +31,7 @@ func (s *Store) removeExpired() {
 	s.scheduleExpiry()
 }
 
-// scheduleExpiry schedules a timer that removes the next segments when they expire, even if no calls are made.
+// scheduleExpiry starts a timer that removes the next segments when they expire, even if no more calls are made.
 func (s *Store) scheduleExpiry() {
 	s.expire = nil
 	first := s.oldest()
@@ -47,10 +47,10 @@ func (s *Store) scheduleExpiry() {
 	})
 }
 
-// removeOldest removes a person's oldest segments while that person's share is exceeded. Then, while the maximum total
-// size is exceeded, it removes the oldest segment of the person who uses the most space.
-// Therefore persons who use more space can't displace the copies of a person who uses less, regardless of how many there
-// are. The segment that was just written is not removed.
+// removeOldest removes a person's oldest segments while that person's share is exceeded. Then, while all segments
+// together are too large, it removes the oldest segment of the person who uses the most space. Therefore people who use
+// more space can't displace the copies of a person who uses less, however many they are. removeOldest never removes the
+// segment that was just written.
 func (s *Store) removeOldest(written *segment) {
 	own := s.owners[written.person]
 	for own.size > s.share() && own.segments[0] != written {
@@ -70,8 +70,8 @@ func (s *Store) removeOldest(written *segment) {
 	}
 }
 
-// goesBefore reports whether the oldest segment of owner a is removed before the oldest segment of owner b. This is the
-// case if a uses more space, or if both use the same space and a's oldest segment is older.
+// goesBefore reports whether the oldest segment of owner a must be removed before the oldest segment of owner b. This
+// is the case if a uses more space, or if both use the same space and a's oldest segment is older.
 func goesBefore(a, b *owner) bool {
 	return a.size > b.size || a.size == b.size && a.segments[0].began.Before(b.segments[0].began)
 }
@@ -83,7 +83,7 @@ func (s *Store) removeEarly(o *owner) {
 }
 
 // removeFirst removes a person's oldest segment. It removes the key before the file. If one of them can't be removed,
-// the segment is nevertheless no longer used, and the next start tries again to remove it.
+// the segment is no longer used anyway, and the next start of the gateway tries again to remove it.
 func (s *Store) removeFirst(o *owner) {
 	first := o.segments[0]
 	s.grow(first, -first.size)
@@ -97,7 +97,7 @@ func (s *Store) removeFirst(o *owner) {
 	}
 }
 
-// removeKeys removes the keys that belong to no segment. Such keys can remain after a process was killed.
+// removeKeys removes the keys that belong to no segment. Such keys can remain if the gateway is killed.
 func (s *Store) removeKeys() {
 	entries, err := os.ReadDir(s.cfg.Keys)
 	if err != nil {

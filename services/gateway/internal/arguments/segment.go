@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// A person identifies a person by the first bytes of the SHA-256 of the person's identity.
+// A person is the first bytes of the SHA-256 of a person's identity.
 type person [8]byte
 
 func personOf(who string) (p person) {
@@ -33,7 +33,8 @@ func nameOf(began time.Time, of person) string {
 	return began.UTC().Format(timeFormat) + "-" + hex.EncodeToString(of[:])
 }
 
-// parseName returns the segment with this name, without its size. It returns false if the name is not a segment's name.
+// parseName returns the segment with this name, but without its size. It returns false if the name is not the name of a
+// segment.
 func parseName(name string) (*segment, bool) {
 	at, of, _ := strings.Cut(name, "-")
 	began, err := time.Parse(timeFormat, at)
@@ -47,21 +48,21 @@ func parseName(name string) (*segment, bool) {
 	return &segment{name: name, began: began, person: person(raw)}, true
 }
 
-// An entry of a segment consists of its remaining length in bytes (4 bytes, big endian), a nonce, the encrypted
-// arguments and their authentication tag. The tag also authenticates the id of the decision.
+// An entry of a segment begins with the length of its remaining bytes (4 bytes, big endian). A nonce, the encrypted
+// arguments and their authentication tag follow. The tag also authenticates the id of the decision on the call.
 const (
 	lengthBytes = 4
-	// sealBytes is the number of bytes that the encryption adds: a nonce and a tag.
+	// sealBytes is how many bytes the encryption adds, which are the nonce and the tag.
 	sealBytes = 12 + 16
-	// maxEntry is the maximum length of an entry. It is larger than any message.
+	// maxEntry limits the length of an entry, in bytes. No message is longer.
 	maxEntry = 64 << 20
 	keyBytes = 32
 )
 
-// create creates the key and the file of a segment.
+// create creates the key and the file of a segment, and returns the cipher that encrypts the segment's entries.
 func create(path, keyPath string) (cipher.AEAD, error) {
 	key := make([]byte, keyBytes)
-	_, _ = rand.Read(key) // never fails
+	_, _ = rand.Read(key) // crypto/rand.Read never fails
 	aead, err := newAEAD(key)
 	if err != nil {
 		return nil, err
@@ -76,8 +77,8 @@ func create(path, keyPath string) (cipher.AEAD, error) {
 	return aead, file.Close()
 }
 
-// writeKey writes a segment's key in such a way that it survives a power failure. Without the key, the segment's
-// entries are useless.
+// writeKey writes a segment's key and waits until it is on the storage device, because the entries of a segment without
+// its key are useless.
 func writeKey(path string, key []byte) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -95,8 +96,8 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// appendEntry appends an entry to the file of a segment, and returns the entry. After an error, nothing more may be
-// appended to the segment.
+// appendEntry encrypts a call's arguments, appends the entry to the file of a segment, and returns the entry. After an
+// error, the caller must append nothing more to the segment, because its last entry may be incomplete.
 func appendEntry(path string, to *segment, id string, arguments []byte, sync bool) ([]byte, error) {
 	size := lengthBytes + sealBytes + len(arguments)
 	entry := make([]byte, lengthBytes, size)
@@ -112,7 +113,7 @@ func appendEntry(path string, to *segment, id string, arguments []byte, sync boo
 	return entry, errors.Join(err, file.Close())
 }
 
-// parsePlace parses the position of a copy. It returns the name of the copy's segment, and the offset in the segment.
+// parsePlace splits the position of a copy into the name of the segment and the offset in the segment.
 func parsePlace(place string) (name string, offset int64, err error) {
 	name, text, _ := strings.Cut(place, ":")
 	offset, err = strconv.ParseInt(text, 10, 64)
@@ -122,13 +123,13 @@ func parsePlace(place string) (name string, offset int64, err error) {
 	return name, offset, nil
 }
 
-// readEntry reads the entry at an offset.
+// readEntry reads the entry at an offset of a segment's file.
 func readEntry(path string, offset int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read recorded arguments: %w", err)
 	}
-	defer file.Close() //nolint:errcheck // only read
+	defer file.Close() //nolint:errcheck // the file was only read
 	var head [lengthBytes]byte
 	if _, err := file.ReadAt(head[:], offset); err != nil {
 		return nil, damagedAtEnd(err)
@@ -151,7 +152,7 @@ func damagedAtEnd(err error) error {
 	return fmt.Errorf("read recorded arguments: %w", err)
 }
 
-// openEntry decrypts an entry.
+// openEntry decrypts an entry and returns the arguments.
 func openEntry(keyPath, id string, entry []byte) ([]byte, error) {
 	key, err := os.ReadFile(keyPath)
 	if errors.Is(err, fs.ErrNotExist) {

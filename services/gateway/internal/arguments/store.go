@@ -1,9 +1,10 @@
-// Package arguments stores copies of the arguments of calls. The copies are encrypted and kept for a limited time. The
-// journal contains the digest and the position of each copy, and this package stores the copy itself.
+// Package arguments stores encrypted copies of the arguments of calls for a limited time. The journal contains the
+// digest and the position of each copy, and this package stores the copy itself.
 //
-// The copies are stored in segments. All copies in a segment belong to one person's calls, so that removing a segment
-// for lack of space affects only that person. Each segment has its own key, which is stored in another directory. When
-// a segment expires, its key is removed first, so that a backup of the segment cannot be read any more.
+// The copies are stored in segments. Each segment contains only copies of one person's calls, so that removing a
+// segment for lack of space affects only that person. Each segment has its own key, which is stored in another
+// directory. When a segment expires, its key is removed first, so that a backup of the segment can no longer be
+// decrypted.
 package arguments
 
 import (
@@ -22,39 +23,39 @@ import (
 
 // Config configures a [Store].
 type Config struct {
-	// Dir is the directory for the segments, and Keys is the directory for the segments' keys. Both are created if they
+	// Dir is the directory of the segments, and Keys is the directory of the segments' keys. Both are created if they
 	// do not exist. Keys must be outside Dir, so that a backup of Dir does not contain the keys.
 	Dir, Keys string
-	// Bytes is the maximum size of all segments together. It is at least 1 MiB. If it is exceeded, the oldest segments
-	// of the person who uses the most space are removed.
+	// Bytes limits the size of all segments together. It must be at least 1 MiB. If the limit is exceeded, the store
+	// removes the oldest segments of the person who uses the most space.
 	Bytes int64
-	// Share is the fraction of Bytes that one person's copies may use. It is above 0 and at most 1. If it is exceeded,
-	// the person's oldest segments are removed.
+	// Share is the fraction of Bytes that one person's copies may use. It must be above 0 and at most 1. If the copies
+	// use more, the store removes the person's oldest segments.
 	Share float64
-	// Age is the maximum age of a copy. It is at least a minute.
+	// Age is how long a copy is stored at most. It must be at least a minute.
 	Age time.Duration
-	// Sync makes Put return only after the copy has been written to the storage device.
+	// Sync makes Put wait until the copy is on the storage device.
 	Sync bool
 	// Log receives messages for operators.
 	Log *slog.Logger
 }
 
-// Errors of [Store.Get].
+// [Store.Get] returns these errors. Compare them with errors.Is.
 var (
-	// ErrRemoved means that the copy was removed because it was too old or because the segments were too large.
+	// ErrRemoved means that the copy was removed because it was too old or because the copies used too much space.
 	ErrRemoved = errors.New("the recorded arguments were removed, because they were too old or needed too much space")
-	// ErrDamaged means that the copy is not the one that the journal describes, or that its key is missing.
+	// ErrDamaged means that the stored data does not match the journal, or that the key is missing or invalid.
 	ErrDamaged = errors.New("the recorded arguments are damaged")
 )
 
 // ErrNotStored means that a copy could not be stored.
 var ErrNotStored = errors.New("the arguments of the call can't be recorded")
 
-// A Copy contains the position and the digest of a stored copy.
+// A Copy is the position and the digest of a stored copy.
 type Copy struct {
-	// Digest is the SHA-256 of the encrypted copy, in hex.
+	// Digest is the SHA-256 of the encrypted copy, in hexadecimal digits.
 	Digest string
-	// Place is the position of the copy: the name of its segment and an offset in bytes.
+	// Place is the position of the copy. It consists of the name of the segment and an offset in bytes.
 	Place string
 }
 
@@ -66,13 +67,12 @@ type Store struct {
 	owners map[person]*owner
 	// size is the total size of all segments, in bytes.
 	size int64
-	// early is the last time at which copies were removed before they had reached their maximum age. It is zero if that
-	// has not happened.
+	// early is the last time when copies were removed before they had reached their maximum age. It is zero if no
+	// copies were removed early.
 	early  time.Time
 	expire *time.Timer
 	closed bool
-	// fault is the error that occurred when the most recent copy was stored, or nil if that copy was stored
-	// successfully.
+	// fault is the error that occurred when the most recent copy was stored, or nil if there was no error.
 	fault error
 }
 
@@ -91,22 +91,22 @@ type segment struct {
 	began time.Time
 	// size is the size of the file, in bytes.
 	size int64
-	// aead encrypts copies. It is nil if no copy may be added, because an earlier process has created the segment, or
-	// because the last entry of the segment may be incomplete.
+	// aead encrypts copies. It is nil if no copies may be added to the segment, because an earlier process created it
+	// or because its last entry may be incomplete.
 	aead cipher.AEAD
 }
 
 const (
 	extension    = ".args"
 	keyExtension = ".key"
-	// parts determines when a new segment is begun. A segment covers at most 1/parts of the maximum age, and no more
-	// copies are added once its size has reached 1/parts of a person's share.
+	// parts determines when a new segment is begun. A segment receives copies only for 1/parts of the maximum age, and
+	// only until its size reaches 1/parts of a person's share.
 	parts = 24
 )
 
 var errClosed = errors.New("arguments: the store is closed")
 
-// Open opens a store, and removes expired segments. The caller must hold a lock on the directory of the segments.
+// Open opens a store and removes expired segments. The caller must hold a lock on the segments' directory.
 func Open(cfg Config) (*Store, error) {
 	if cfg.Dir == "" || cfg.Keys == "" || cfg.Bytes < 1<<20 || !(cfg.Share > 0 && cfg.Share <= 1) || cfg.Age < time.Minute || cfg.Log == nil {
 		return nil, errors.New("arguments: invalid configuration")
@@ -117,7 +117,7 @@ func Open(cfg Config) (*Store, error) {
 			return nil, fmt.Errorf("create the folder of recorded arguments: %w", err)
 		}
 	}
-	entries, err := os.ReadDir(cfg.Dir) // sorted by name, and so by time
+	entries, err := os.ReadDir(cfg.Dir) // sorted by name, and therefore by time
 	if err != nil {
 		return nil, fmt.Errorf("read the folder of recorded arguments: %w", err)
 	}
@@ -141,8 +141,9 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Put stores a copy of a call's arguments. id is the id of the decision on the call. The parameter who identifies the
-// person on whose behalf the call is made. If the copy cannot be stored, the error is [ErrNotStored].
+// Put stores a copy of a call's arguments. The caller passes the id of the decision on the call, and the identity of
+// the person on whose behalf the call is made. If the copy cannot be stored, Put returns an error that wraps
+// [ErrNotStored].
 func (s *Store) Put(id, who string, arguments []byte) (Copy, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +174,7 @@ func (s *Store) put(id string, of person, arguments []byte) (Copy, error) {
 	return out, nil
 }
 
-// activeOf returns the segment to which a person's copies are currently added.
+// activeOf returns the segment to which a person's copies are currently added. If there is none, it creates a segment.
 func (s *Store) activeOf(of person, now time.Time) (*segment, error) {
 	if o := s.owners[of]; o != nil {
 		newest := o.segments[len(o.segments)-1]
@@ -187,20 +188,20 @@ func (s *Store) activeOf(of person, now time.Time) (*segment, error) {
 		return nil, err
 	}
 	s.add(one)
-	if s.expire == nil { // otherwise an older segment expires earlier
+	if s.expire == nil { // otherwise the timer is already set for an older segment
 		s.scheduleExpiry()
 	}
 	return one, nil
 }
 
-// Get returns the arguments stored in a copy. id is the id of the decision for which the copy was stored.
+// Get returns the arguments in a copy that was stored for the decision with the given id.
 func (s *Store) Get(id string, c Copy) ([]byte, error) {
 	name, offset, err := parsePlace(c.Place)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock() // so that the segment is not removed meanwhile
+	defer s.mu.Unlock() // so that the segment is not removed while it is read
 	if one := s.find(name); one == nil || time.Since(one.began) >= s.cfg.Age {
 		return nil, ErrRemoved
 	}
@@ -216,15 +217,15 @@ func (s *Store) Get(id string, c Copy) ([]byte, error) {
 
 // Usage describes how much space the copies in a store use, and how old they are.
 type Usage struct {
-	// Bytes is the total size of the copies, and Max is their maximum size, both in bytes.
+	// Bytes is the total size of the copies, and Max is the highest allowed size, both in bytes.
 	Bytes, Max int64
-	// Oldest is the time when the oldest segment was created. All older copies were removed. Oldest is zero if there
-	// are no copies.
+	// Oldest is the time when the oldest segment was created. All copies from before that time were removed. Oldest is
+	// zero if there are no copies.
 	Oldest time.Time
-	// Age is the maximum age of a copy.
+	// Age is how long a copy is stored at most.
 	Age time.Duration
-	// RemovedEarly is the last time at which copies were removed because a maximum size was exceeded. It is zero if
-	// that has not happened.
+	// RemovedEarly is the last time when copies were removed because a maximum size was exceeded. It is zero if no
+	// copies were removed for that reason.
 	RemovedEarly time.Time
 }
 
@@ -246,7 +247,7 @@ func (s *Store) Fault() error {
 	return s.fault
 }
 
-// Close closes the store. It does nothing if the store is already closed.
+// Close closes the store. It does nothing if the store is nil or already closed.
 func (s *Store) Close() error {
 	if s == nil {
 		return nil
@@ -263,7 +264,7 @@ func (s *Store) Close() error {
 func (s *Store) path(name string) string    { return filepath.Join(s.cfg.Dir, name+extension) }
 func (s *Store) keyPath(name string) string { return filepath.Join(s.cfg.Keys, name+keyExtension) }
 
-// share returns the maximum size of one person's segments.
+// share returns how many bytes the segments of one person may use.
 func (s *Store) share() int64 { return int64(float64(s.cfg.Bytes) * s.cfg.Share) }
 
 // find returns the segment with the given name, or nil if there is none.
@@ -280,7 +281,7 @@ func (s *Store) find(name string) *segment {
 	return nil
 }
 
-// add adds a segment, which must be newer than all other segments of its person.
+// add adds a segment, which must be newer than all other segments of the same person.
 func (s *Store) add(one *segment) {
 	o := s.owners[one.person]
 	if o == nil {
@@ -290,7 +291,7 @@ func (s *Store) add(one *segment) {
 	o.segments = append(o.segments, one)
 }
 
-// grow increases the recorded size of a segment by the given number of bytes.
+// grow adds the given number of bytes to the recorded sizes of a segment, its owner and the store.
 func (s *Store) grow(one *segment, bytes int64) {
 	one.size += bytes
 	s.size += bytes

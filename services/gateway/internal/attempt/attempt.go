@@ -1,4 +1,4 @@
-// Package attempt handles one attempt at a call. It requests a decision from the policy service, reserves limits, and
+// Package attempt makes one attempt at a call. It requests a decision from the policy service, reserves limits, and
 // writes records to the journal. Packages pipeline and approvals use it.
 package attempt
 
@@ -20,20 +20,22 @@ import (
 type Attempt struct {
 	*Call
 
-	// Sent is the message to send. It is the received message or, after an approval, the message that was approved.
+	// Sent is the message to send. It is the message that the client sent or, after an approval, the message that was
+	// approved.
 	Sent *jsonrpc.Message
-	// ID is the id of the decision. An attempt to use an approval gets a new id. This id is also the id of the claim.
+	// ID is the id of the decision. When the attempt claims an approval, it gets a new id, which is also the id of the
+	// claim.
 	ID string
-	// Definition is the digest of the called tool's definition with which the policy service evaluates the call. It is
-	// nil if the definition is not known.
+	// Definition is the digest of the called tool's definition. The policy service evaluates the call with this digest.
+	// It is nil if the definition is not known.
 	Definition []byte
 	// Decision is the last decision of the policy service, or nil if there is no decision.
 	Decision *policyv1.Decision
-	// Validity is the time during which the decision allows the call to be started.
+	// Validity tells how long the decision allows the call to start.
 	Validity decisioncache.Validity
 	// Lease is the reservation of the call's limits, or nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
-	// ObservedLease is the reservation of the limits that are not enforced but only recorded (mode: observe), or nil if
+	// ObservedLease is the reservation of the limits that are only recorded and not enforced (mode: observe), or nil if
 	// no such limits were reserved. ObservedRefusal is the refusal that the call would have received because of these
 	// limits, or nil.
 	ObservedLease   *ratelimitv1.Lease
@@ -42,10 +44,9 @@ type Attempt struct {
 	Claim *Claim
 	// HeldFor is how long the call was held open.
 	HeldFor time.Duration
-	// Redactor applies the decision's redactions to the messages of the call. It is nil if the decision has no
-	// redactions.
+	// Redactor applies the decision's redactions to the messages of the call. It is nil if the decision contains none.
 	Redactor *redaction.Redactor
-	// Recorded describes the stored copy of the arguments. It is nil if no copy is stored.
+	// Recorded describes the stored copy of the arguments. It is nil if no copy was stored.
 	Recorded *journal.Recorded
 }
 
@@ -56,13 +57,13 @@ func New(call *Call) Attempt { return Attempt{Call: call, Sent: call.Message, ID
 type Claim struct {
 	*approvalv1.Approval
 
-	// Attempt is the attempt number of the approval for which the claim was made.
+	// Attempt is the number of the approval's attempt for which the claim was made.
 	Attempt int32
-	// Votes are the votes that approved the call. They are empty until the approval is claimed.
+	// Votes are the votes that approved the call. The field is empty until the approval is claimed.
 	Votes []*approvalv1.Vote
 }
 
-// WithClaim returns a copy of the attempt that tries to use an approval. The copy has a new id and no reservation.
+// WithClaim returns a copy of the attempt that tries to claim an approval. The copy has a new id and no reservation.
 func (a Attempt) WithClaim(claim *approvalv1.Approval) Attempt {
 	a.ID, a.Lease, a.Claim = NewID(), nil, &Claim{Approval: claim, Attempt: claim.GetAttempt()}
 	return a
@@ -74,8 +75,8 @@ func (a Attempt) WithoutClaim() Attempt {
 	return a
 }
 
-// WithNewID returns a copy of the attempt with a new id. A call that continues without its claim needs a new id,
-// because the records of the claim have the old id.
+// WithNewID returns a copy of the attempt with a new id. A call that continues after its claim was not made needs a new
+// id, because the journal already contains records of the claim with the old id.
 func (a Attempt) WithNewID() Attempt {
 	a.ID = NewID()
 	return a
@@ -90,7 +91,7 @@ func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	}
 }
 
-// Events returns the function that receives the messages that the server sends before the answer. It returns nil if the
+// Events returns the function that receives the messages that the server sends before its answer. It returns nil if the
 // caller does not accept such messages.
 func (a Attempt) Events() func(message []byte) {
 	if a.Reply == nil {
@@ -99,7 +100,7 @@ func (a Attempt) Events() func(message []byte) {
 	return a.Reply.Event
 }
 
-// Name returns the name or URI in the request. Policy rules match this string.
+// Name returns the name or URI in the request, which policy rules match.
 func (a Attempt) Name() string {
 	if a.Sent.URI != "" {
 		return a.Sent.URI
@@ -107,7 +108,7 @@ func (a Attempt) Name() string {
 	return a.Sent.Name
 }
 
-// Place returns the server and the session of the call, in the form that the call's span needs.
+// Place returns the attributes of the call's server and session for the call's span.
 func (a Attempt) Place() spans.Place {
 	return spans.Place{Server: a.Server, Transport: spans.Transport(a.Transport), Version: a.Version, Session: a.Principal.GetSession()}
 }

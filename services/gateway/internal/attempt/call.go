@@ -26,11 +26,11 @@ var ErrClient = errors.New("the client gave no answer to the server's request")
 type Call struct {
 	// Principal is the authenticated caller. It is never nil, and its session id and run id are set.
 	Principal *identityv1.Principal
-	// Stale is true if the gateway currently does not know whether the principal may call, because the source of token
-	// revocations or the policy service is unavailable. A stale call is refused.
+	// Stale is true if the gateway currently does not know whether the principal may make calls, because it cannot
+	// reach the policy service or the source of token revocations. A stale call is refused.
 	Stale bool
-	// Credential is the credential of the caller. It is checked again after the call has waited, and when the call is
-	// about to start. If it is nil, the call is refused.
+	// Credential is the credential of the caller. The gateway checks it again after the call has waited, and when the
+	// call is about to start. If it is nil, the call is refused.
 	Credential authn.Credential
 	// Server is the name of the called server. Transport is "http", "stdio", "grpc" or "host". Version is the protocol
 	// revision of the session.
@@ -39,37 +39,37 @@ type Call struct {
 	Client string
 	// Message is the request that the policy service evaluates.
 	Message *jsonrpc.Message
-	// Received is the time at which the last byte of the request arrived.
+	// Received is the time when the last byte of the request arrived.
 	Received time.Time
-	// Timeout is the maximum time for the server's answer, unless the policy sets another timeout. Deadline measures
+	// Timeout limits how long the server may take to answer, unless the policy sets another timeout. Deadline measures
 	// this time and can be paused. Deadline is nil if the timeout is never paused.
 	Timeout  time.Duration
 	Deadline *upstream.PausableDeadline
-	// MaxTimeout is the maximum total time for the server's answer if the server reports progress, unless the policy
-	// sets a timeout. If MaxTimeout does not exceed Timeout, progress does not extend the timeout.
+	// MaxTimeout limits how long the server may take in total if it reports progress, unless the policy sets a timeout.
+	// If MaxTimeout does not exceed Timeout, progress does not extend the timeout.
 	MaxTimeout time.Duration
 	// RecordArguments is true if the server's configuration requires a copy of the call's arguments to be stored. A
 	// policy rule can also require this.
 	RecordArguments bool
-	// FromServer is true if the request was sent by the server to the client.
+	// FromServer is true if the server has sent the request to the client.
 	FromServer bool
-	// AnsweredLater is true if the client answers the server's request in a later request (MCP 2026-07-28, Multi
-	// Round-Trip Requests), so that the pipeline does not receive the answer.
+	// AnsweredLater is true if the client answers the server's request in a later request of its own (MCP 2026-07-28,
+	// Multi Round-Trip Requests), so that the pipeline does not receive the answer.
 	AnsweredLater bool
-	// DeclaredCapabilities is a raw JSON object that replaces the client capabilities in the message to the server. If
-	// DeclaredCapabilities is nil, the capabilities are unchanged. ParamHeaders are the HTTP headers that repeat
-	// arguments (MCP 2026-07-28, Transports).
+	// DeclaredCapabilities is a raw JSON object that replaces the client's capabilities in the message to the server.
+	// If it is nil, the capabilities stay unchanged. ParamHeaders are the HTTP headers that repeat arguments (MCP
+	// 2026-07-28, Transports).
 	DeclaredCapabilities []byte
 	ParamHeaders         []upstream.Header
-	// Upstream sends the request. The memory for the answer is charged to Memory.
+	// Upstream sends the request. Memory is charged for the memory that the answer needs.
 	Upstream Forwarder
 	Memory   *limits.Memory
-	// Reply sends messages to the client before the answer. It is nil if the client accepts no messages before the answer.
+	// Reply sends messages to the client before the answer. It is nil if the client does not accept such messages.
 	Reply Reply
-	// Hold is the maximum time for which the call may be held for approvers. If it is nil, the configured time applies.
+	// Hold limits how long the call may be held for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval for which the call waited in an earlier request. It is "" if the call has
-	// not waited.
+	// ApprovalID is the id of the approval for which the call already waited in an earlier request, or "" if there is
+	// none.
 	ApprovalID string
 	// Confirm asks the person who uses the agent to confirm the call. It is nil if the client cannot show forms.
 	Confirm Confirm
@@ -77,8 +77,8 @@ type Call struct {
 	Identity string
 	// Tools looks up the called tool in the server's list. If it is nil, no approval can be requested for the call.
 	Tools Tools
-	// HidesTools is true if the policy hides some of the server's tools from the caller. In that case the called tool
-	// must be in the list that the caller may see.
+	// HidesTools is true if the policy hides some of the server's tools from the caller. In that case, the gateway
+	// checks that the called tool is in the list that the caller may see.
 	HidesTools bool
 }
 
@@ -92,23 +92,23 @@ type Reply interface {
 	Progress(n int)
 }
 
-// Tools looks up the called tool in a server's list, for a caller and its session.
+// Tools looks up the called tool in a server's list, on behalf of a caller and its session.
 type Tools interface {
 	// Listed reports whether the caller's list contains the called tool. It returns [ErrUnlisted] if the list cannot be
 	// read, or another error if the policy service is unavailable.
 	Listed(ctx context.Context) (Listing, error)
 	// Known returns the digest of the called tool's definition, without sending a request to the server. It uses the
-	// last list that the session has received or, if the session has not listed the tool, the gateway's own list. If
-	// the gateway's own list does not contain the tool either, Known returns nil.
+	// last list that the session has received. If the session has not listed the tool, Known uses the gateway's own
+	// list. If that list does not contain the tool either, Known returns nil.
 	Known(ctx context.Context) []byte
-	// Definition returns the digest that Known returns. If that digest is nil, or if the parameter now is true,
+	// Definition returns the digest that Known returns. If that digest is nil, or if the caller asks for a fresh one,
 	// Definition requests the server's list in the session and returns the digest from that list. It returns nil if the
 	// server does not list the tool.
-	Definition(ctx context.Context, now bool) ([]byte, error)
-	// EnsureListed makes sure that the gateway itself has read the server's list in the session's protocol revision,
-	// and requests the list if necessary. A definition is accepted at its first use only if such a list contains it.
-	// listed is true if EnsureListed has just read the list. refused contains the reason if the list can't be read or
-	// the policy service does not accept it. Otherwise it is nil.
+	Definition(ctx context.Context, fresh bool) ([]byte, error)
+	// EnsureListed makes sure that the gateway itself has read the server's list in the session's protocol revision. If
+	// necessary, it requests the list. The check is needed because a definition is accepted at its first use only if
+	// such a list contains it. listed is true if EnsureListed has just read the list. refused contains the reason if
+	// the list can't be read or the policy service does not accept it. Otherwise it is nil.
 	EnsureListed(ctx context.Context) (listed bool, refused *refusal.Refusal)
 }
 
@@ -122,7 +122,7 @@ const (
 	Confirmed
 	// Declined means that the user does not allow the call to run.
 	Declined
-	// Silent means that the client has not answered in time, so the call must no longer be held.
+	// Silent means that the client has not answered in time, so the gateway must stop holding the call.
 	Silent
 )
 
@@ -139,5 +139,5 @@ type Listing struct {
 	Revision string
 }
 
-// ErrUnlisted means that the server's list could not be read.
+// ErrUnlisted means that the gateway could not read the server's list.
 var ErrUnlisted = errors.New("the server's list could not be read")

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// peerTimeout is the timeout for each request to another service. It is long enough for a service on a busy
-	// machine. Requests to a stopped service fail immediately, so the timeout matters only if a service does not
+	// peerTimeout is the timeout of each request to another service. It is long enough for a service on a busy machine.
+	// Requests to a stopped service fail immediately, so the timeout matters only if a service runs but does not
 	// respond.
 	peerTimeout = 2 * time.Second
-	// settleTimeout is the timeout of a request that releases a reservation.
+	// settleTimeout is the timeout of a request that releases reserved limits.
 	settleTimeout = time.Second
 )
 
-// A Journal records decisions and outcomes. Its methods do not retain the record they receive, so the caller may reuse
-// it.
+// A Journal records decisions and outcomes. Its methods do not retain the records they receive, so the caller may reuse
+// a record.
 type Journal interface {
 	// Intent records that a call is about to be sent. If Intent returns an error, the call must not be sent.
 	Intent(ctx context.Context, r *journal.Record) error
@@ -34,13 +34,14 @@ type Journal interface {
 	Outcome(ctx context.Context, r *journal.Record) error
 	// Refusal records that a call was refused.
 	Refusal(ctx context.Context, r *journal.Record) error
-	// Claim records that an approval is about to be claimed. If Claim returns an error, the approval must not be claimed.
+	// Claim records that the gateway is about to claim an approval. If Claim returns an error, the gateway must not
+	// claim the approval.
 	Claim(ctx context.Context, r *journal.Record) error
 	// Settled records that the approval service has received all reports about an approved call.
 	Settled(ctx context.Context, r *journal.Record) error
-	// Passed records the number of allowed messages that need no policy rule.
+	// Passed records how many messages were allowed without a policy rule.
 	Passed(ctx context.Context, r *journal.Record) error
-	// HMAC returns the keyed digest that is recorded in place of arguments.
+	// HMAC returns the keyed digest that the journal contains in place of the arguments.
 	HMAC(b []byte) string
 }
 
@@ -58,7 +59,7 @@ type Deps struct {
 // creates a Client. It is safe for concurrent use.
 type Client struct {
 	deps Deps
-	// blanks contains unused records. They are reused to avoid allocations.
+	// blanks contains records that are not in use. They are reused to avoid allocations.
 	blanks sync.Pool
 	// instances detects whether more than one instance of the ratelimit service answers.
 	instances instances

@@ -7,18 +7,17 @@ import (
 )
 
 const (
-	// splitDuration is how long calls with rate limits are refused after two instances of the ratelimit service have
-	// answered alternately.
+	// splitDuration is how long the gateway refuses calls with rate limits after two instances of the ratelimit service
+	// have answered alternately.
 	splitDuration = time.Minute
-	// maxInstances is the maximum number of instances that are remembered. Each restart of the ratelimit service adds
-	// one.
+	// maxInstances limits how many instances are remembered. Each restart of the ratelimit service adds one.
 	maxInstances = 16
 )
 
 // instances detects whether more than one instance of the ratelimit service answers. Each instance counts separately,
-// so two instances would double every limit. An answer from a new instance is taken to mean that the service was
-// restarted. If an earlier instance answers again, there are two instances. In the zero value of this type, no instance
-// has answered yet. The type is safe for concurrent use.
+// so two instances would double every limit. If a new instance answers, instances assumes that the service was
+// restarted. If an earlier instance then answers again, there are two instances. In the zero value, no instance has
+// answered yet. The type is safe for concurrent use.
 type instances struct {
 	mu      sync.Mutex
 	current string
@@ -28,11 +27,10 @@ type instances struct {
 	splitUntil time.Time
 }
 
-// observe records that an instance has answered a request. The parameter asked is the time at which the request was
-// sent. observe reports whether two instances have answered alternately within splitDuration. It ignores late answers
-// from a replaced instance. An empty instance means that the ratelimit service has an earlier version, which does not
-// identify its instances.
-func (i *instances) observe(instance string, asked time.Time) bool {
+// observe records that an instance has answered a request that was sent at the given time. It reports whether two
+// instances have answered alternately within splitDuration. It ignores late answers from a replaced instance. An empty
+// instance means that the ratelimit service is too old to identify its instances.
+func (i *instances) observe(instance string, sent time.Time) bool {
 	if instance == "" {
 		return false
 	}
@@ -41,7 +39,7 @@ func (i *instances) observe(instance string, asked time.Time) bool {
 	defer i.mu.Unlock()
 	known := slices.Contains(i.earlier, instance)
 	switch {
-	case instance == i.current, known && asked.Before(i.since):
+	case instance == i.current, known && sent.Before(i.since):
 	case known:
 		i.splitUntil = now.Add(splitDuration)
 		i.current, i.since = instance, now

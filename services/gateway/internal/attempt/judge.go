@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Judge returns the attempt with a decision on the call. If a valid decision on an equal call is in the cache, Judge
+// Judge returns the attempt with a decision on the call. If the cache contains a valid decision on an equal call, Judge
 // uses that decision. Otherwise it asks the policy service.
 func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
 	question := decisioncache.Query{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
@@ -30,8 +30,8 @@ func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusa
 }
 
 // Attest asks the policy service to evaluate a call to a tool with this definition, without using the cache. The policy
-// service signs the decision for the approval service. The signature covers the approval's id and its attempt number n.
-// If the parameter approval is empty, the signature covers no approval.
+// service signs the decision for the approval service. The signature covers the approval's id and attempt number. If
+// the id is empty, the decision is not bound to an approval.
 func (d *Client) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	return d.decide(ctx, a, &policyv1.DecideCallRequest{
 		Call: a.PolicyCall(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
@@ -54,11 +54,11 @@ func (d *Client) decide(ctx context.Context, a Attempt, req *policyv1.DecideCall
 func (a Attempt) Refusal() *refusal.Refusal {
 	switch a.Decision.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
-		if a.Decision.GetHidden() { // a hidden tool is refused, regardless of the effect of the decision
+		if a.Decision.GetHidden() { // a hidden tool is refused, whatever the effect of the decision is
 			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 		}
 		if d := a.Decision; len(d.GetRedactions()) > 0 && !redaction.Supports(d.GetRedactions()) || slices.ContainsFunc(d.GetLimits(), isUnknown) {
-			// If the gateway ignored the unsupported condition, it would allow more than the policy does.
+			// If the gateway ignored the unsupported condition, it would allow more than the policy allows.
 			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
 			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
 			return refused
@@ -73,7 +73,7 @@ func (a Attempt) Refusal() *refusal.Refusal {
 	}
 }
 
-// Denied returns a refusal with this code and the decision's message and rule.
+// Denied returns a refusal with this code and with the decision's message and rule.
 func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 	if code == commonv1.Code_CODE_UNSPECIFIED {
 		code = commonv1.Code_CODE_DENIED_BY_DEFAULT
@@ -87,7 +87,8 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 	if code == commonv1.Code_CODE_SCOPE_MISSING {
 		refused.Scopes = &refusal.Scopes{Needed: a.Decision.GetNeededScopes(), Missing: a.Decision.GetMissingScopes()}
 	}
-	// The answer to a call to a hidden tool is the same as the answer to a call to a missing tool.
+	// A call to a hidden tool must get the same answer as a call to a missing tool, so that the caller can't tell them
+	// apart.
 	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
 	}
@@ -101,12 +102,13 @@ func (a Attempt) ApprovalStaysValid() bool {
 	return code == commonv1.Code_CODE_STOPPED || code == commonv1.Code_CODE_SCOPE_MISSING
 }
 
-// Denies reports whether the policy denies the call. It returns false if only the gateway itself refuses the call.
+// Denies reports whether the policy denies the call. It returns false if the policy allows the call and only the
+// gateway refuses it.
 func (a Attempt) Denies() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || a.Decision.GetHidden()
 }
 
-// Allows reports whether the policy allows the call without conditions that this gateway does not support.
+// Allows reports whether the policy allows the call and this gateway supports all conditions of the decision.
 func (a Attempt) Allows() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW && a.Refusal() == nil
 }
@@ -116,7 +118,7 @@ func (a Attempt) NeedsApproval() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
 }
 
-// PolicyChanged returns the refusal for a call for which the policy service has just changed its decision.
+// PolicyChanged returns the refusal for a call on which the policy service has just changed its decision.
 func (a Attempt) PolicyChanged() *refusal.Refusal {
 	if refused := a.Refusal(); refused != nil {
 		return refused

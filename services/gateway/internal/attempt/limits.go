@@ -15,26 +15,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is how long the gateway can release a reservation after making it. A short time is enough, because a
-// reservation is released only if the call was never sent, and the gateway knows this as soon as the connection attempt
-// has failed. After leaseTime the reservation counts as used, and the gateway need not confirm that.
+// leaseTime is how long a reservation can be released after it was made. A short time is enough, because the gateway
+// releases a reservation only if the call was never sent, and it knows that as soon as the connection attempt has
+// failed. After leaseTime the reservation counts as used, without a confirmation from the gateway.
 const leaseTime = 15 * time.Second
 
-// Miscounted is the message in refusals while two instances of the ratelimit service respond alternately.
+// Miscounted is the message in refusals while two instances of the ratelimit service answer alternately.
 const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
 
 // IsLimited reports whether limits must be reserved for the call.
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 
-// Reserve reserves all limits of a call, with the given idempotency key. If one limit is exceeded, Reserve reserves
-// none and returns a refusal.
+// Reserve reserves all limits of a call, with the given idempotency key. If a limit is exceeded, Reserve reserves none
+// of them and returns a refusal.
 func (d *Client) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
 	var refused *refusal.Refusal
 	a.Lease, refused = d.reserve(ctx, a, a.Decision.GetLimits(), key)
 	return a, refused
 }
 
-// reserve reserves the given limits for a call. If one limit is exceeded, reserve reserves none and returns a refusal.
+// reserve reserves the given limits for a call. If a limit is exceeded, reserve reserves none of them and returns a
+// refusal.
 func (d *Client) reserve(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, key string) (*ratelimitv1.Lease, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
 	defer cancel()
@@ -55,7 +56,7 @@ func (d *Client) reserve(ctx context.Context, a Attempt, limits []*policyv1.Rule
 	return nil, a.limited(limits, resp.GetRefusal())
 }
 
-// LimitsOf converts a decision's limits for use in a reservation request.
+// LimitsOf returns a decision's limits in the form that a reservation request needs.
 func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	out := make([]*ratelimitv1.Limit, len(limits))
 	for i, l := range limits {
@@ -64,15 +65,15 @@ func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	return out
 }
 
-// isUnknown reports whether this gateway does not support a limit. It supports only limits that need nothing but a
-// reservation: it can neither renew a concurrency limit nor report the actual amount that a call has used.
+// isUnknown reports whether this gateway does not support a limit. The gateway can only reserve limits. It can neither
+// renew a concurrency limit nor report how much a call has actually used.
 func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
 
 // notReserved returns the refusal for a call whose limits cannot be reserved. It returns nil if the ratelimit service
-// is unavailable and every limit is configured to allow calls in that case. If the ratelimit service itself has
-// returned the error, the call is refused.
+// is unavailable and all limits are configured to allow calls in that case. If the ratelimit service itself returned
+// the error, notReserved refuses the call.
 func (d *Client) notReserved(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, err error) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", a.ID, "error", err)
 	code := status.Code(err)
@@ -89,7 +90,8 @@ func (d *Client) notReserved(ctx context.Context, a Attempt, limits []*policyv1.
 }
 
 // miscounted returns the refusal for a call whose limits are counted separately by two instances of the ratelimit
-// service. Rules that allow calls while the service is unavailable do not apply, because the service is available.
+// service. The call is refused even if a rule allows calls while the service is unavailable, because the service is
+// available.
 func (d *Client) miscounted(ctx context.Context, a Attempt, limits []*policyv1.RuleLimit, lease *ratelimitv1.Lease) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, Miscounted, "decision_id", a.ID)
 	d.ReleaseLease(ctx, lease.GetId(), a.ID)
@@ -101,11 +103,11 @@ func (d *Client) miscounted(ctx context.Context, a Attempt, limits []*policyv1.R
 }
 
 // IsMiscounting reports whether calls with rate limits are currently refused because two instances of the ratelimit
-// service respond alternately and count separately.
+// service answer alternately and count separately.
 func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
-// limited returns the refusal for a call that exceeds a limit. The parameter exceeded is nil if the response contained
-// neither a lease nor a refusal. In that case, the call is refused, too.
+// limited returns the refusal for a call that exceeds a limit. If the ratelimit service has returned neither a lease
+// nor a refusal, the caller passes nil, and limited refuses the call as well.
 func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           exceeded.GetCode(),
@@ -123,7 +125,7 @@ func (a Attempt) limited(limits []*policyv1.RuleLimit, exceeded *ratelimitv1.Ref
 	return refused
 }
 
-// describe returns a sentence that states how many calls the limit allows.
+// describe returns a text that states how many calls the limit allows.
 func describe(l *policyv1.RuleLimit) string {
 	of := "for each session"
 	switch {
@@ -139,7 +141,8 @@ func describe(l *policyv1.RuleLimit) string {
 	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
 }
 
-// ReleaseLease releases the reservation of a call that was certainly never sent. If lease is empty, it does nothing.
+// ReleaseLease releases the reservation of a call that was certainly never sent. If the lease is empty, ReleaseLease
+// does nothing.
 func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 	if lease == "" {
 		return
@@ -150,7 +153,7 @@ func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 		Target:     &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: lease},
 		Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
 	})
-	if err != nil { // the reservation counts as used: an error must not give the caller more calls
+	if err != nil { // the reservation counts as used, because an error must not give the caller more calls
 		d.deps.Log.WarnContext(ctx, "reservation was not given back", "decision_id", decisionID, "error", err)
 	}
 }

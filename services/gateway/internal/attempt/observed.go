@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// These values describe, in records, what would have happened if the policy were fully enforced.
+// These values in the journal's records describe what would have happened to a call if the whole policy were enforced.
 const (
 	wouldAllow           = "would_allow"
 	wouldDeny            = "would_deny"
@@ -22,11 +22,11 @@ const (
 	wouldLimit           = "would_limit"
 )
 
-// errNotReserved explains why the limits that are only recorded (mode: observe) are not reserved: the ratelimit service
-// did not respond when the gateway tried to reserve the call's other limits.
+// errNotReserved explains why a call's limits that are only recorded (mode: observe) were not reserved. The ratelimit
+// service had already failed to reserve the call's other limits.
 var errNotReserved = status.Error(codes.Unavailable, "the limiter did not reserve the other limits of this call")
 
-// ReserveObserved reserves those limits of an allowed call that are not enforced but only recorded (mode: observe). It
+// ReserveObserved reserves those limits of an allowed call that are only recorded and not enforced (mode: observe). It
 // uses a separate idempotency key. If the limits can't be reserved, the returned attempt contains the refusal that the
 // call would have received.
 func (d *Client) ReserveObserved(ctx context.Context, a Attempt) Attempt {
@@ -52,7 +52,7 @@ func (d *Client) ReserveObserved(ctx context.Context, a Attempt) Attempt {
 }
 
 // Observed returns what would have happened to the call if the whole policy were enforced. It returns the zero value if
-// the result would have been the same. A decision that differs only in its rule or message counts as the same.
+// nothing would have been different. A decision that differs only in its rule or message does not count as different.
 func (a Attempt) Observed() journal.Observed {
 	would := a.Decision.GetObserved()
 	switch refused := a.ObservedRefusal; {
@@ -74,8 +74,8 @@ func (a Attempt) Observed() journal.Observed {
 }
 
 // limitEffect returns the effect to record for limits that are only recorded (mode: observe) and could not be reserved.
-// If a limit was exceeded, the effect is that the call would have been limited. If the ratelimit service is
-// unavailable, or if this gateway does not support a limit, the effect is that the call would have been denied.
+// If a limit was exceeded, the effect is would_limit. If the ratelimit service is unavailable, or if this gateway does
+// not support a limit, the effect is would_deny.
 func limitEffect(code commonv1.Code) string {
 	switch code { //nolint:exhaustive // no other code means that a limit was exceeded
 	case commonv1.Code_CODE_RATE_LIMITED, commonv1.Code_CODE_BUDGET_EXCEEDED, commonv1.Code_CODE_LOOP_DETECTED:

@@ -26,8 +26,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// writeRecord writes a record by calling the function write. If the call's span is sampled, writeRecord starts a child
-// span in which the record is written.
+// writeRecord writes a record with the given function. If the call's span is sampled, writeRecord measures the write
+// with a child span that has the given name.
 func (d *Client) writeRecord(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return write(ctx, rec)
@@ -48,7 +48,8 @@ func (d *Client) newRecord() *journal.Record {
 	return new(journal.Record)
 }
 
-// reuseRecord clears a record and returns it to the pool. The journal has already copied the fields that it needs.
+// reuseRecord clears a record and puts it back into the pool. This is safe because the journal has already copied the
+// fields that it needs.
 func (d *Client) reuseRecord(rec *journal.Record) {
 	*rec = journal.Record{}
 	d.blanks.Put(rec)
@@ -79,8 +80,8 @@ func (a Attempt) baseRecord(ctx context.Context, rec *journal.Record) *journal.R
 	return rec
 }
 
-// addDefinition adds the digest of the tool's definition and the tool's class to the record. Only a call's first record
-// contains them.
+// addDefinition adds the digest of the tool's definition and the tool's class to the record. Of a call's records, only
+// the first contains them.
 func (a Attempt) addDefinition(rec *journal.Record) {
 	rec.DefinitionDigest = hex.EncodeToString(a.Definition)
 	if class := a.Decision.GetToolClass(); class != nil {
@@ -88,8 +89,9 @@ func (a Attempt) addDefinition(rec *journal.Record) {
 	}
 }
 
-// arguments returns the keyed digest of a tool call's arguments. For a method other than tools/call, it returns the
-// digest of the params. It returns "" if there are none. Only the first record of a call contains the digest.
+// arguments returns the keyed digest of a tool call's arguments. For all methods other than tools/call, it returns the
+// keyed digest of the params. It returns "" if there are no arguments or params. Of a call's records, only the first
+// contains the digest.
 func (d *Client) arguments(a Attempt) string {
 	args := a.Sent.Arguments
 	if a.Sent.Method != mcp.MethodToolsCall {
@@ -141,11 +143,11 @@ func (d *Client) intentRecord(ctx context.Context, a Attempt, rec *journal.Recor
 	return rec
 }
 
-// RefusalRecord returns the record of a refused call. The record contains the actual reason, even if the response to
-// the caller does not contain it. If the tool is hidden, the record does not contain the tool's definition.
+// RefusalRecord returns the record of a refused call. The record contains the actual reason, even if the caller must
+// not learn it. The record of a call to a hidden tool does not contain the tool's definition.
 func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
 	rec := a.baseRecord(ctx, new(journal.Record))
-	if !a.Decision.GetHidden() { // records of hidden and missing tools must look alike
+	if !a.Decision.GetHidden() { // the records of hidden tools must look like the records of missing tools
 		a.addDefinition(rec)
 	}
 	rec.ArgumentsHMAC = d.arguments(a)
@@ -179,7 +181,7 @@ func (a Attempt) outcomeRecord(ctx context.Context, answer upstream.Answer, err 
 	for _, c := range a.Redactor.Counts() {
 		rec.Redacted = append(rec.Redacted, journal.Redacted{Name: c.Name, Count: c.N})
 	}
-	if err != nil { // the message of err may quote the server
+	if err != nil { // the message of err is not recorded, because it may quote the server
 		rec.Code = enum.NameOrEmpty(Code(err))
 		rec.Message = (&refusal.Refusal{Code: Code(err), Message: AnswerProblem(answer.Status, err)}).Text()
 		if withheld, ok := errors.AsType[*WithheldError](err); ok {
@@ -207,23 +209,24 @@ func class(a upstream.Answer, err error) journal.ResultClass {
 	}
 }
 
-// RecordIntent records that a call is about to be sent. If RecordIntent returns an error, the call must not be sent.
+// RecordIntent records that a call is about to be sent. If RecordIntent returns an error, the caller must not send the
+// call.
 func (d *Client) RecordIntent(ctx context.Context, a Attempt) error {
 	rec := d.newRecord()
 	defer d.reuseRecord(rec)
 	return d.writeRecord(ctx, spans.JournalIntent, d.intentRecord(ctx, a, rec), d.deps.Journal.Intent)
 }
 
-// RecordClaim records that an approval is about to be claimed. key is the idempotency key of the reserved limits, or ""
-// if no limits are reserved. If RecordClaim returns an error, the approval must not be claimed.
+// RecordClaim records that an approval is about to be claimed. key is the idempotency key with which limits are
+// reserved, or "" if no limits are reserved. If RecordClaim returns an error, the caller must not claim the approval.
 func (d *Client) RecordClaim(ctx context.Context, a Attempt, key string) error {
 	rec := d.intentRecord(ctx, a, new(journal.Record))
 	rec.IdempotencyKey = key
 	return d.writeRecord(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
 }
 
-// RecordOutcome records the outcome of a sent call and returns its class. An error means that the outcome has not been
-// written to the journal yet.
+// RecordOutcome records the outcome of a sent call and returns the class of the outcome. An error means that the
+// journal does not contain the outcome yet.
 func (d *Client) RecordOutcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
 	rec := d.newRecord()
 	defer d.reuseRecord(rec)
@@ -236,7 +239,7 @@ func (d *Client) RecordSettled(ctx context.Context, a Attempt) {
 	d.WriteSettled(ctx, a.baseRecord(ctx, new(journal.Record)))
 }
 
-// WriteSettled is like [Client.RecordSettled], for a call that is known only from an earlier record.
+// WriteSettled does the same as [Client.RecordSettled] for a call that is known only from an earlier record.
 func (d *Client) WriteSettled(ctx context.Context, rec *journal.Record) {
 	if err := d.deps.Journal.Settled(ctx, rec); err != nil && !errors.Is(err, journal.ErrClosed) {
 		d.deps.Log.WarnContext(ctx, "settled call not recorded", "decision_id", rec.DecisionID, "error", err)
@@ -255,7 +258,7 @@ func (d *Client) WriteOutcome(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Outcome(ctx, rec)
 }
 
-// WritePassed writes the record that counts the allowed messages that needed no policy rule.
+// WritePassed writes the record that counts how many messages were allowed without a policy rule.
 func (d *Client) WritePassed(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Passed(ctx, rec)
 }
@@ -284,7 +287,7 @@ func (d *Client) NotSent(ctx context.Context, a Attempt, err error) *refusal.Ref
 	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
 }
 
-// Denied is the effect in the records of denied and refused calls.
+// Denied is the effect that the journal records for denied and refused calls.
 const Denied = "deny"
 
 var effects = map[policyv1.Effect]string{
@@ -303,18 +306,18 @@ func sessionKey(k policyv1.SessionKey) string { return enum.NameOrEmpty(k) }
 type RefusedRequest struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Server, Method and Name come from the request. Each is empty if it could not be read.
+	// Server, Method and Name come from the request. A field is empty if it could not be read from the request.
 	Server, Method, Name string
-	// Code is the reason for the refusal. Message gives details and may be empty.
+	// Code is the reason for the refusal. Message adds details and may be empty.
 	Code    commonv1.Code
 	Message string
-	// Bytes is the size of the request.
+	// Bytes is the size of the request, in bytes.
 	Bytes int
 	// FromServer is true if a server sent the request.
 	FromServer bool
 }
 
-// Record returns the record of the request, with a new identifier.
+// Record returns the record of the refused request. The record has a new decision id.
 func (r RefusedRequest) Record(ctx context.Context) *journal.Record {
 	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
 	rec := &journal.Record{
@@ -337,8 +340,8 @@ func (r RefusedRequest) Record(ctx context.Context) *journal.Record {
 	return rec
 }
 
-// AnswerProblem returns a sentence that explains why a server's answer cannot be used. It returns "" if neither the
-// HTTP status nor err explains it.
+// AnswerProblem returns a text that explains why a server's answer cannot be used. It returns "" if neither the HTTP
+// status nor err explains it.
 func AnswerProblem(status int, err error) string {
 	if errors.Is(err, limits.ErrMemory) {
 		return "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
@@ -380,14 +383,14 @@ func AnswerProblem(status int, err error) string {
 
 // A TimeoutError means that a call has exceeded a timeout.
 type TimeoutError struct {
-	// After is the exceeded timeout. Key is the configuration key or the name of the rule that sets the timeout. If Key
-	// is empty, the error message does not mention it.
+	// After is the exceeded timeout. Key is the configuration key or the name of the rule that sets the timeout. Key
+	// may be empty.
 	After time.Duration
 	Key   string
-	// Progress is true if progress notifications from the server would have extended the timeout.
+	// Progress is true if progress notifications from the server could have extended the timeout.
 	Progress bool
-	// ByServer is true if a timeout on the server's side expired long before the call's own timeout. In this case,
-	// After is how long the call took.
+	// ByServer is true if a timeout of the server itself expired long before the call's timeout. In this case, After is
+	// how long the call took.
 	ByServer bool
 }
 
@@ -403,7 +406,7 @@ func (e TimeoutError) Error() string {
 	return text
 }
 
-// lostSession returns the error message for a client whose session is no longer known to the server.
+// lostSession returns the message for a client whose session the server no longer knows.
 func lostSession(status int, err error) string {
 	ran := fmt.Sprintf("It answered with HTTP status %d; whether the call ran is not known", status)
 	if errors.Is(err, upstream.ErrNeverSent) {
@@ -426,12 +429,23 @@ func unusableByLimit(limit *upstream.LimitError, err error) string {
 	return limit.Error() + ". Whether the call ran is not known."
 }
 
+// SignInRefusal returns the refusal for a call that was not sent because a person has to sign in at the server. It
+// returns nil if err has another cause.
+func SignInRefusal(err error) *refusal.Refusal {
+	if !upstream.IsSignIn(err) {
+		return nil
+	}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_LOGIN_REQUIRED, Message: refusal.Sentence(upstream.CauseOf(err).Text)}
+}
+
 // Code returns the refusal code for a call that failed with err, so that it has no usable answer.
 func Code(err error) commonv1.Code {
 	if withheld, ok := errors.AsType[*WithheldError](err); ok {
 		return withheld.Code
 	}
 	switch {
+	case errors.Is(err, upstream.ErrNeverSent) && upstream.IsSignIn(err):
+		return commonv1.Code_CODE_LOGIN_REQUIRED
 	case errors.Is(err, upstream.ErrNeverSent):
 		return commonv1.Code_CODE_UPSTREAM_UNAVAILABLE
 	case errors.Is(err, upstream.ErrTimeout):

@@ -1,4 +1,5 @@
-// Package bodyreader reads messages from untrusted peers within a memory budget, and enforces a minimum transfer rate.
+// Package bodyreader reads messages from untrusted peers. It charges the messages to a memory budget, and disconnects
+// peers that send too slowly.
 package bodyreader
 
 import (
@@ -15,49 +16,50 @@ import (
 const (
 	// leastMemory is the size of the first allocation for a message, in bytes.
 	leastMemory = 512
-	// sureMemory is the number of bytes of a large message that must arrive before memory for the whole announced
-	// length is allocated. The announced length makes a single allocation possible, but an announcement alone must not
+	// sureMemory is how many bytes of a large message must arrive before memory for the whole announced length is
+	// allocated. A single allocation is possible because the length was announced, but an announcement alone must not
 	// cause a large allocation.
 	sureMemory = 1 << 20
-	// maxRead is the maximum number of bytes that are read or copied before the goroutine yields the processor.
+	// maxRead limits how many bytes are read or copied before the goroutine yields the processor.
 	maxRead = 256 << 10
 )
 
-// Memory is the buffer for one message. It grows as bytes arrive, because a peer may announce any length. A small first
-// part is not charged to the memory budget, and further growth needs memory from the budget. If the length is
-// announced, memory for the whole message is allocated after sureMemory bytes. A Memory is not safe for concurrent use.
-// [New] creates it.
+// Memory is the buffer for one message. It grows as bytes arrive, because a peer could announce any length. A small
+// first part of the message is not charged to the memory budget, and all further growth is charged. If the peer has
+// announced the length, memory for the whole message is allocated after sureMemory bytes. A Memory is not safe for
+// concurrent use. [New] creates a Memory.
 type Memory struct {
-	ctx      context.Context //nolint:containedctx // it bounds every wait for memory
+	ctx      context.Context //nolint:containedctx // limits every wait for memory
 	budget   *limits.Memory
-	maxBytes int  // the maximum size of the message, in bytes
-	sized    bool // the message announces its size
+	maxBytes int  // how long the message may be, in bytes
+	sized    bool // whether the length of the message was announced
 	bytes    []byte
 	stint    gosched.Work
 }
 
-// New returns an empty buffer for a message. The caller must not add more than maxBytes bytes. The bytes are charged to
-// memory. If memory is nil, only small messages are accepted. The buffer stops waiting for memory when ctx is done.
+// New returns an empty buffer for a message. The caller must not add more than maxBytes bytes. The buffer charges the
+// bytes to the given memory. If that is nil, only small messages are accepted. When ctx is done, the buffer stops
+// waiting for memory.
 func New(ctx context.Context, memory *limits.Memory, maxBytes int) *Memory {
 	return &Memory{ctx: ctx, budget: memory, maxBytes: maxBytes}
 }
 
-// Body reads a body whose size is at most the parameter limit, in bytes. The parameter length is the announced length,
-// or -1 if no length is announced. The result is charged to the memory budget. The error is [limits.ErrMemory],
-// [ErrSlow], an error about a body that is too large, or an error from reading the body.
-func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memory *limits.Memory) ([]byte, error) {
-	if length > int64(limit) {
-		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
+// Body reads a body of at most the given number of bytes, and charges it to the memory budget. The caller passes the
+// length that the peer has announced, or -1 if the peer has announced none. Body returns [limits.ErrMemory], [ErrSlow],
+// an error about a body that is too large, or an error from reading the body.
+func Body(ctx context.Context, body io.ReadCloser, announced int64, limit int, memory *limits.Memory) ([]byte, error) {
+	if announced > int64(limit) {
+		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", announced, limit)
 	}
-	if 0 <= length && length < limits.UncountedBytes { // small bodies are not charged and have no minimum rate
-		m := Memory{ctx: ctx, budget: memory, maxBytes: int(length) + 1, sized: true}
+	if 0 <= announced && announced < limits.UncountedBytes { // small bodies are not charged and have no minimum rate
+		m := Memory{ctx: ctx, budget: memory, maxBytes: int(announced) + 1, sized: true}
 		err := m.readFrom(body)
 		return m.bytes, err
 	}
-	// maxBytes is one byte more than the limit, so that a body that is too large is detected.
-	m := &Memory{ctx: ctx, budget: memory, maxBytes: limit + 1, sized: length >= 0}
+	// The buffer accepts one byte more than the limit, so that a body that is too large is detected.
+	m := &Memory{ctx: ctx, budget: memory, maxBytes: limit + 1, sized: announced >= 0}
 	if m.sized {
-		m.maxBytes = int(length) + 1
+		m.maxBytes = int(announced) + 1
 		if err := m.reserve(min(m.maxBytes, limits.UncountedBytes)); err != nil {
 			return nil, err
 		}
@@ -82,7 +84,7 @@ func (m *Memory) reserve(n int) error {
 		return err
 	}
 	grown := make([]byte, 0, size)
-	// The bytes are copied in parts, because the garbage collector has to wait for each copy to finish.
+	// The bytes are copied in parts, because the garbage collector must wait until a copy has finished.
 	for part := range slices.Chunk(m.bytes, maxRead) {
 		m.stint.Part()
 		grown = append(grown, part...)
@@ -102,13 +104,13 @@ func (m *Memory) nextCapacity(had int) int {
 	}
 }
 
-// Bytes returns the bytes received so far. The slice is valid until the next call that changes the buffer.
+// Bytes returns the bytes that have arrived so far. The slice is valid until the buffer is changed.
 func (m *Memory) Bytes() []byte { return m.bytes }
 
-// Truncate keeps the first n bytes of the message.
+// Truncate removes all bytes after the first n bytes of the message.
 func (m *Memory) Truncate(n int) { m.bytes = m.bytes[:n] }
 
-// Add appends a part of the message. It returns an error if the memory budget does not allow it.
+// Add appends a part of the message. It returns an error if the memory budget has no memory for that part.
 func (m *Memory) Add(part []byte) error {
 	if err := m.reserve(len(part)); err != nil {
 		return err
@@ -135,13 +137,13 @@ func (m *Memory) readFrom(r io.Reader) error {
 	return nil
 }
 
-// IsHeld reports whether the buffer uses memory that is charged to the budget.
+// IsHeld reports whether some of the buffer's memory is charged to the budget.
 func (m *Memory) IsHeld() bool { return cap(m.bytes) > limits.UncountedBytes }
 
-// Settle gives memory back to the budget if the memory was reserved but is not needed.
+// Settle returns memory to the budget that was charged but is not used by the buffer.
 func (m *Memory) Settle() { m.budget.Settle(cap(m.bytes)) }
 
-// Drop discards the message.
+// Drop discards the message and returns its memory to the budget.
 func (m *Memory) Drop() {
 	m.bytes = nil
 	m.budget.Settle(0)

@@ -9,8 +9,8 @@ import (
 )
 
 // ReadMessage redacts the server's secrets in a message and then parses the message. If the message is large,
-// ReadMessage first waits for a time slice, which is a turn to use the processor. It returns the errors of
-// [jsonrpc.ReadAnswer] and [limits.Memory.TimesliceFor].
+// ReadMessage first waits until it may use the processor. It returns the errors of [jsonrpc.ReadAnswer] and
+// [limits.Memory.TimesliceFor].
 func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))
 	if err != nil {
@@ -20,8 +20,8 @@ func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, mem
 	return jsonrpc.ReadAnswer(redactor.Answer(raw), jsonrpc.AnswerLimits())
 }
 
-// ReadRepaired is like [ReadMessage], but first repairs known faults in an answer with [jsonrpc.Repair], which modifies
-// raw. methodOf is passed to [jsonrpc.Repair].
+// ReadRepaired does the same as [ReadMessage], but if parsing fails, it repairs known faults with [jsonrpc.Repair] and
+// parses the answer again. The repair modifies raw. methodOf is passed to [jsonrpc.Repair].
 func ReadRepaired(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))
 	if err != nil {

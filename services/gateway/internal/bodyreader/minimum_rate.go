@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// maxStall is how long reads of one message may wait for the server in total, while the message is charged to the
-	// memory budget. For every minBytesPerSecond bytes that arrive, the remaining time is extended by one second, up to
+	// maxStall is how long the gateway may wait for the server in total while it reads a message that is charged to the
+	// memory budget. For every minBytesPerSecond bytes that arrive, the remaining time grows by one second, up to
 	// maxStall.
 	maxStall          = 10 * time.Second
 	minBytesPerSecond = 64 << 10
 )
 
-// ErrSlow means that a server was disconnected because it sent a large message too slowly. A slow message occupies
-// memory that other messages may need. Compare with errors.Is.
+// ErrSlow means that the gateway disconnected a server because the server sent a large message too slowly. Such a
+// message occupies memory that other messages may need. Compare it with errors.Is.
 var ErrSlow = errors.New("the server sent a large answer too slowly: less than 64 KiB a second, for 10 s")
 
 type pacedReader struct {
@@ -30,12 +30,11 @@ type pacedReader struct {
 }
 
 // Pace returns a reader that enforces a minimum rate. If the message arrives more slowly than 64 KiB per second for
-// more than 10 s, the reader disconnects the server. The rate is enforced only while the function held returns true,
-// which means that the message is charged to the memory budget. Only the time that reads spend waiting for the server
-// counts.
+// more than 10 s, the reader disconnects the server. The rate is enforced only while held() returns true, which means
+// that the message is charged to the memory budget. Only the time during which reads wait for the server counts.
 //
-// To disconnect the server, the reader calls the function cut from another goroutine. This function must unblock the
-// read, which then returns [ErrSlow].
+// To disconnect the server, the reader calls cut() from another goroutine. This call must unblock the read, which then
+// returns [ErrSlow].
 func Pace(from io.Reader, held func() bool, cut func()) io.Reader {
 	return &pacedReader{from: from, held: held, cut: cut, left: maxStall}
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// pieceSize is the size in bytes of one buffer in the pool.
+// pieceSize is the size of each buffer in the pool, in bytes.
 const pieceSize = 64 << 10
 
-// Pieces is a pool of buffers in which bodies are collected until they are complete. With the pool, a large body needs
+// Pieces is a pool of buffers that collect a body until it is complete. Because of the pool, even a large body needs
 // only one allocation, which saves work for the garbage collector. The zero value is ready to use. It is safe for
 // concurrent use.
 type Pieces struct{ free sync.Pool }
 
-// ReadAll reads a body. It stops one byte after the limit, so that the parser refuses a body that is too large. claimed
-// is the announced length, or -1 if no length is announced. ReadAll does not trust the announced length: it allocates
-// at most one piece before any bytes arrive.
-func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
+// ReadAll reads a body. It stops one byte after the limit, so that the parser refuses a body that is too large. The
+// caller passes the length that the peer has announced, or -1 if the peer has announced none. ReadAll does not trust
+// the announced length, and allocates at most one piece before any bytes arrive.
+func (p *Pieces) ReadAll(r io.Reader, announced int64, limit int) ([]byte, error) {
 	r = io.LimitReader(r, int64(limit)+1)
-	if 0 <= claimed && claimed <= pieceSize {
-		return readSmall(r, int(claimed))
+	if 0 <= announced && announced <= pieceSize {
+		return readSmall(r, int(announced))
 	}
 	var read [][]byte
 	var stint gosched.Work
@@ -40,7 +40,7 @@ func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 		}
 		stint.Part()
 		n, err := 0, error(nil)
-		for n < pieceSize && err == nil { // io.ReadFull could not distinguish the end of the body from an error
+		for n < pieceSize && err == nil { // io.ReadFull could not tell the end of the body from an error
 			var more int
 			more, err = r.Read(piece[n:])
 			n += more
@@ -60,9 +60,10 @@ func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 	}
 }
 
-// readSmall reads a body. claimed is its announced length. The buffer has one more byte, to detect the end of the body.
-func readSmall(r io.Reader, claimed int) ([]byte, error) {
-	all := make([]byte, 0, claimed+1)
+// readSmall reads a body whose announced length is small. The buffer has one byte more than announced, so that the end
+// of the body is detected.
+func readSmall(r io.Reader, announced int) ([]byte, error) {
+	all := make([]byte, 0, announced+1)
 	for {
 		n, err := r.Read(all[len(all):cap(all)])
 		all = all[:len(all)+n]

@@ -1,16 +1,16 @@
-// Package broadcast wakes all goroutines that wait for some data to change.
+// Package broadcast wakes all goroutines that wait until some data changes.
 package broadcast
 
 import "sync"
 
-// Broadcaster sends notifications without content. A goroutine that is notified must find out itself what has changed.
+// Broadcaster notifies goroutines that something has changed. The goroutines must find out themselves what has changed.
 // The zero value is ready to use. It is safe for concurrent use.
 type Broadcaster struct {
 	mu   sync.Mutex
 	next chan struct{}
 }
 
-// Wait returns a channel that is closed by the next call to Notify.
+// Wait returns a channel that the next call to Notify closes.
 func (n *Broadcaster) Wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -20,7 +20,7 @@ func (n *Broadcaster) Wait() <-chan struct{} {
 	return n.next
 }
 
-// Notify closes the channels that Wait has returned.
+// Notify closes the channels that Wait has returned since the last call to Notify.
 func (n *Broadcaster) Notify() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,6 +1,6 @@
 // Package decisioncache caches decisions of the policy service. A policy epoch is a period during which the data that
-// determines decisions does not change. A cached decision is used only while the gateway has a lease on the epoch of
-// that decision.
+// determines decisions does not change. The gateway uses a cached decision only while the policy service has confirmed,
+// with a lease, that the epoch of the decision has not ended.
 package decisioncache
 
 import (
@@ -25,15 +25,15 @@ import (
 )
 
 const (
-	// verifyOneIn controls how often cached decisions are verified. On average, one in verifyOneIn lookups queries the
-	// policy service even though a decision is cached, so that the two decisions can be compared.
+	// verifyOneIn controls how often cached decisions are verified. On average, one of verifyOneIn lookups asks the
+	// policy service although a decision is cached, so that the two decisions can be compared.
 	verifyOneIn = 1000
-	// maxPerPrincipal is the maximum number of cached decisions for one principal and the agents that act for it.
+	// maxPerPerson is the maximum number of cached decisions for one person and the agents that act for that person.
 	// maxAll is the maximum total number of cached decisions. maxKey is the maximum length of a cache key, in bytes.
-	maxPerPrincipal = 1024
-	maxAll          = 100_000
-	maxKey          = 2048
-	// idleAfter is how long a principal's decisions are kept after the last lookup for that principal.
+	maxPerPerson = 1024
+	maxAll       = 100_000
+	maxKey       = 2048
+	// idleAfter is how long a person's decisions are kept after the last lookup for that person.
 	idleAfter = time.Minute
 )
 
@@ -58,22 +58,24 @@ type Cache struct {
 type epoch struct {
 	name, revision string
 	scopes         serverScopes
-	// until is the time when the lease on this epoch expires, or nil if there is no lease.
+	// until is when the lease on this epoch expires, or nil if there is no lease.
 	until atomic.Pointer[instant]
 
-	mu         sync.Mutex
-	principals map[principal.Key]*principalEntries
-	all        int
+	mu     sync.Mutex
+	people map[principal.Key]*personEntries
+	all    int
 }
 
-// principalEntries contains the cached decisions for one principal. If a decision depends on the session, there is one
-// entry for each session, and one more entry without a decision, which marks that the decision depends on the session.
-type principalEntries struct {
+// personEntries contains the cached decisions for one person and that person's agents. If a decision depends on the
+// session, there is one entry for each session, and one more entry without a decision, which marks that the decision
+// depends on the session.
+type personEntries struct {
 	entries map[string]*policyv1.Decision
 	used    instant
 }
 
-// New returns an empty cache, or an error if a dependency is missing. If off is true, the cache stays empty.
+// New returns an empty cache, or an error if a dependency is missing. If off is true, the cache stays empty, so that
+// every call is decided by the policy service.
 func New(deps Deps, off bool) (*Cache, error) {
 	if deps.Policy == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("decisioncache: every dependency is required")
@@ -85,15 +87,15 @@ func New(deps Deps, off bool) (*Cache, error) {
 type Query struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Method, Server and Name identify the target. Ref is the reference type of a completion: it determines whether Name
-	// is a prompt or a resource.
+	// Method, Server and Name identify the target of the call. Ref is the reference type of a completion; it determines
+	// whether Name is the name of a prompt or of a resource.
 	Method, Server, Name, Ref string
-	// Definition is the digest of the tool's definition. It is nil if the definition is not known.
+	// Definition is the digest of the tool's definition, or nil if the definition is not known.
 	Definition []byte
 }
 
-// owner returns the principal to which the decision's cache entries belong. It is the last principal in the delegation
-// chain. All other principals in the chain act on its behalf.
+// owner returns the key of the person to whom the decision's cache entries belong. All agents of a person share that
+// person's entries, so that a person with many agents can't fill the cache.
 func (q *Query) owner() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
@@ -101,8 +103,8 @@ func (q *Query) owner() principal.Key {
 	return principal.Of(q.Principal)
 }
 
-// appendKey appends to dst all values on which a decision depends, except for sessions. The length of the delegation
-// chain comes first, so that different queries always have different keys.
+// appendKey appends to dst all values on which a decision depends, except sessions and runs. The length of the
+// delegation chain comes first, so that different queries always have different keys.
 func (q *Query) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = visibility.AppendKey(dst, q.Principal, q.Server)
@@ -123,9 +125,10 @@ func (q *Query) appendSessions(dst []byte) []byte {
 	return dst
 }
 
-// Get returns the cached decision on a call, or nil if the policy service must be queried. This is the case if no
-// usable decision is cached, or if the call's trace is sampled, so that the trace shows the query. On average, it is
-// also the case for one in 1000 lookups, so that the cached decision is verified. Callers must not modify the decision.
+// Get returns the cached decision on a call, or nil if the gateway must ask the policy service. It returns nil if no
+// usable decision is cached. It also returns nil if the call's trace is sampled, so that the trace shows the request to
+// the policy service, and for one in 1000 lookups on average, so that the cached decision is verified. Callers must not
+// modify the decision.
 func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {
 	e := d.epoch.Load()
 	if e == nil || d.off || rand.IntN(verifyOneIn) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // an attacker gains nothing by predicting the lookups
@@ -149,7 +152,7 @@ func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 	key := q.appendKey(space[:0])
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.principals[q.owner()]
+	s := e.people[q.owner()]
 	if s == nil {
 		return nil
 	}
@@ -161,10 +164,10 @@ func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 	return found
 }
 
-// Put caches the policy service's response to a query, and returns the decision that applies. This is usually the
-// decision in the response. If the cache contains a different decision of the same epoch, Put logs and counts an error,
-// clears the cache, and returns the stricter of the two decisions. To find the stricter decision, Put ignores rules
-// that are not enforced but only recorded (mode: observe), because these rules refuse nothing.
+// Put caches the policy service's response to a query, and returns the decision to apply. This is usually the decision
+// in the response. If the cache contains a different decision of the same epoch, Put logs and counts an error, clears
+// the cache, and returns the stricter of the two decisions. When it compares how strict they are, Put ignores rules
+// that are only recorded and not enforced (mode: observe), because these rules refuse nothing.
 func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()
@@ -182,17 +185,16 @@ func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallRespo
 	return stricter(cached, decision)
 }
 
-// putIfAbsent caches a decision and returns nil. If a decision is already cached, it returns the cached decision
-// instead.
+// putIfAbsent caches a decision and returns nil. If a decision is already cached, it returns that decision instead.
 func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession bool, now instant) *policyv1.Decision {
 	var space [512]byte
 	key := q.appendKey(space[:0])
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.principals[q.owner()]
+	s := e.people[q.owner()]
 	if s == nil {
-		s = &principalEntries{entries: make(map[string]*policyv1.Decision)}
-		e.principals[q.owner()] = s
+		s = &personEntries{entries: make(map[string]*policyv1.Decision)}
+		e.people[q.owner()] = s
 	}
 	s.used = now
 	if bySession {
@@ -206,14 +208,14 @@ func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession boo
 	return nil
 }
 
-// insert adds an entry to a principal's entries. If the principal already has the maximum number of entries, the new
-// entry replaces an arbitrary one. The caller must hold the lock.
-func (e *epoch) insert(s *principalEntries, key string, decision *policyv1.Decision) {
+// insert adds an entry to a person's entries. If the person already has the maximum number of entries, the new entry
+// replaces an arbitrary one. The caller must hold the lock.
+func (e *epoch) insert(s *personEntries, key string, decision *policyv1.Decision) {
 	if _, ok := s.entries[key]; !ok {
 		if len(key) > maxKey {
 			return
 		}
-		if len(s.entries) >= maxPerPrincipal {
+		if len(s.entries) >= maxPerPerson {
 			for other := range s.entries { // an arbitrary entry
 				delete(s.entries, other)
 				e.all--
@@ -231,18 +233,18 @@ func (e *epoch) insert(s *principalEntries, key string, decision *policyv1.Decis
 func (e *epoch) clear() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	clear(e.principals)
+	clear(e.people)
 	e.all = 0
 }
 
-// forget removes the decisions of each principal whose last lookup was more than idleAfter ago.
+// forget removes the decisions of each person whose last lookup was more than idleAfter ago.
 func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for key, s := range e.principals {
+	for key, s := range e.people {
 		if now.monotonic-s.used.monotonic > idleAfter {
 			e.all -= len(s.entries)
-			delete(e.principals, key)
+			delete(e.people, key)
 		}
 	}
 }
@@ -253,8 +255,8 @@ func withoutObserved(d *policyv1.Decision) *policyv1.Decision {
 	return out
 }
 
-// stricter returns the more restrictive of two decisions. If the decisions differ but have the same effect, stricter
-// returns a denial. If they differ only in rules that are not enforced but only recorded (mode: observe), stricter
+// stricter returns the more restrictive of two decisions. If the decisions differ but are equally restrictive, stricter
+// returns a denial. If they differ only in rules that are only recorded and not enforced (mode: observe), stricter
 // returns b.
 func stricter(a, b *policyv1.Decision) *policyv1.Decision {
 	if proto.Equal(withoutObserved(a), withoutObserved(b)) {

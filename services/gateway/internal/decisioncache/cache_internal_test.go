@@ -288,15 +288,42 @@ func TestCache_KeepsWhatIsObserved(t *testing.T) {
 	}
 }
 
-// Case X5. Queries from a principal and its agents must not displace the cached decisions for other principals.
-func TestCache_PrincipalReplacesOnlyItsOwnDecisions(t *testing.T) {
+// Case X5. Queries from a person's agents must not displace the cached decisions for other people. An agent that acts
+// for a person has a subject of its own. It can have prior actors, which act for the same person.
+func TestCache_PersonReplacesOnlyTheOwnDecisions(t *testing.T) {
 	t.Parallel()
+	actor := func(i int) *identityv1.Principal {
+		subject := fmt.Sprintf("act:corp/%d/ana", i)
+		return &identityv1.Principal{Tenant: "default", Subject: subject, Owner: "ana"}
+	}
+	for name, agent := range map[string]func(i int) *identityv1.Principal{
+		"agents that ana has created": func(i int) *identityv1.Principal {
+			p := of(fmt.Sprintf("agent-%d", i)).Principal
+			p.Chain = []*identityv1.Principal{{Tenant: "default", Subject: "ana"}}
+			return p
+		},
+		"agents that act for ana": actor,
+		"agents with prior actors": func(i int) *identityv1.Principal {
+			p := actor(i)
+			p.Chain = []*identityv1.Principal{actor(i + 1), actor(i + 2)}
+			return p
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testPersonReplacesOnlyTheOwnDecisions(t, agent)
+		})
+	}
+}
+
+func testPersonReplacesOnlyTheOwnDecisions(t *testing.T, agent func(i int) *identityv1.Principal) {
+	t.Helper()
 	d := newDecisions(t)
 	d.lease("e")
 	d.keep(of("ben"), allow(), "e")
-	for i := range 5 * maxPerPrincipal {
-		q := of(fmt.Sprintf("agent-%d", i))
-		q.Principal.Chain = []*identityv1.Principal{{Tenant: "default", Subject: "ana"}}
+	for i := range 5 * maxPerPerson {
+		q := of("")
+		q.Principal = agent(i)
 		q.Name = fmt.Sprintf("tool-%d", i)
 		d.keep(q, allow(), "e")
 		if d.find(q) == nil {
@@ -304,11 +331,11 @@ func TestCache_PrincipalReplacesOnlyItsOwnDecisions(t *testing.T) {
 		}
 	}
 	e := d.epoch.Load()
-	if e.all > maxPerPrincipal+1 || len(e.principals) != 2 {
-		t.Errorf("%d decisions are cached in %d shares", e.all, len(e.principals))
+	if e.all > maxPerPerson+1 || len(e.people) != 2 {
+		t.Errorf("%d decisions are cached in %d shares", e.all, len(e.people))
 	}
 	if d.find(of("ben")) == nil {
-		t.Error("another principal's decision was removed")
+		t.Error("another person's decision was removed")
 	}
 	long := of("ben")
 	long.Name = strings.Repeat("a", maxKey)
@@ -324,8 +351,8 @@ func TestCache_PrincipalReplacesOnlyItsOwnDecisions(t *testing.T) {
 	d.pass(time.Second)
 	e.forget(d.now)
 	d.lease("e")
-	if len(e.principals) != 1 || e.all != 1 || d.find(of("ben")) == nil {
-		t.Errorf("an idle principal still has %d shares, %d decisions", len(e.principals), e.all)
+	if len(e.people) != 1 || e.all != 1 || d.find(of("ben")) == nil {
+		t.Errorf("an idle person still has %d shares, %d decisions", len(e.people), e.all)
 	}
 }
 

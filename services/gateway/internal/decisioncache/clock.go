@@ -3,9 +3,9 @@ package decisioncache
 import "time"
 
 // An instant is a time on two clocks. The first clock is monotonic, but stops while the machine sleeps. The second
-// clock is the wall clock, which people can change. A lease expires as soon as one of the two clocks reaches the
-// lease's end. CLOCK_BOOTTIME is monotonic and continues during sleep, but it is not used, because reading it needs a
-// system call.
+// clock is the wall clock, which people can change. A lease expires as soon as one of the two clocks reaches the end of
+// the lease. CLOCK_BOOTTIME is monotonic and continues while the machine sleeps, but it is not used, because reading it
+// needs a system call.
 type instant struct{ monotonic, wall time.Duration }
 
 // start is the origin of the monotonic clock.
@@ -18,5 +18,5 @@ func now() instant {
 
 func (i instant) after(d time.Duration) instant { return instant{i.monotonic + d, i.wall + d} }
 
-// reaches reports whether the instant i has reached the instant end on at least one clock.
+// reaches reports whether the instant is at or after the given end on at least one of the two clocks.
 func (i instant) reaches(end instant) bool { return i.monotonic >= end.monotonic || i.wall >= end.wall }

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// renewEvery is the interval between renewals of the lease. longest is the maximum time for which a lease is used,
-	// even if the policy service grants a longer lease.
+	// renewEvery is how often the gateway renews the lease. longest limits how long a lease is used, even if the policy
+	// service grants a longer lease.
 	renewEvery = 250 * time.Millisecond
 	longest    = time.Second
-	// drift determines how much of a lease is not used: 1/drift of its duration. This margin is necessary because
-	// clocks run at different rates.
+	// drift determines the part at the end of a lease that is not used, which is 1/drift of the lease's duration. This
+	// margin is necessary because clocks run at different rates.
 	drift = 100
-	// silence is the time without a message from the policy service after which the service counts as unavailable. The
-	// service responds to every lease request.
+	// silence is how long the policy service may send no message before it counts as unavailable. The service responds
+	// to every lease request.
 	silence = 2 * time.Second
 )
 
@@ -31,7 +31,8 @@ type lastMessage struct {
 	at       time.Time
 }
 
-// UnavailableReason returns the reason why no active policy revision is known, or "" if a revision is known.
+// UnavailableReason returns the reason why the gateway knows no active policy revision. It returns "" if the gateway
+// knows one.
 func (d *Cache) UnavailableReason() string {
 	last := d.received.Load()
 	switch {
@@ -45,7 +46,7 @@ func (d *Cache) UnavailableReason() string {
 }
 
 // Revision returns the policy revision that was active when the policy service sent its last message. It returns "" if
-// that message is more than 2 s old. No call is evaluated with an older revision.
+// that message is more than 2 s old. No call is evaluated with an older revision than the one that Revision returns.
 func (d *Cache) Revision() string {
 	last := d.received.Load()
 	if last.isSilent() {
@@ -56,7 +57,7 @@ func (d *Cache) Revision() string {
 
 func (h *lastMessage) isSilent() bool { return h == nil || time.Since(h.at) > silence }
 
-// LeasedRevision returns the policy revision on which the gateway has a lease, or "" if the gateway has no lease.
+// LeasedRevision returns the policy revision for which the gateway has a lease, or "" if the gateway has no lease.
 func (d *Cache) LeasedRevision() string {
 	e := d.epoch.Load()
 	if e == nil || !e.isLeased(d.clock()) {
@@ -65,7 +66,7 @@ func (d *Cache) LeasedRevision() string {
 	return e.revision
 }
 
-// Run keeps track of the policy service's epochs and renews the lease until ctx is cancelled.
+// Run follows the policy service's epochs and renews the lease until ctx is cancelled.
 func (d *Cache) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
@@ -93,12 +94,12 @@ func (d *Cache) Run(ctx context.Context) error {
 }
 
 // applyResponse applies a response, which contains a lease or notifies the gateway of a change. It reports whether the
-// response starts a new epoch. requested is the time at which the last request was sent.
+// response starts a new epoch. requested is when the last request was sent.
 func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
 		changed = true
-		e = &epoch{name: resp.GetEpoch(), revision: resp.GetRevision().GetId(), scopes: newServerScopes(resp.GetNeededScopes()), principals: make(map[principal.Key]*principalEntries)}
+		e = &epoch{name: resp.GetEpoch(), revision: resp.GetRevision().GetId(), scopes: newServerScopes(resp.GetNeededScopes()), people: make(map[principal.Key]*personEntries)}
 		d.epoch.Store(e)
 	}
 	if lease := min(resp.GetLease().AsDuration(), longest); resp.GetRequest() != 0 && e.name != "" && lease > 0 {
@@ -124,20 +125,19 @@ func (d *Cache) forgetIdle(ctx context.Context) {
 	}
 }
 
-// leaseStream sends lease requests on one stream, one at a time.
+// leaseStream sends lease requests on a stream. It sends each request after the previous one was answered.
 type leaseStream struct {
 	stream grpc.BidiStreamingClient[policyv1.LeaseRevisionRequest, policyv1.LeaseRevisionResponse]
 	clock  func() instant
-	// sent is the time at which the last request was sent. applied is the number of the last response that the cache
-	// has applied.
+	// sent is when the last request was sent. applied is the number of the last response that the cache has applied.
 	sent    atomic.Pointer[instant]
 	applied atomic.Uint64
-	// answered signals that the last request was answered. changed signals that a new epoch has started. The gateway
-	// must confirm a new epoch to the policy service.
+	// answered signals that the last request was answered. changed signals that a new epoch has started, which the
+	// gateway must confirm to the policy service with a request.
 	answered, changed chan struct{}
 }
 
-// run requests a lease every renewEvery, and after each change of the epoch, until ctx is cancelled.
+// run requests a lease at the interval renewEvery, and whenever a new epoch starts, until ctx is cancelled.
 func (a *leaseStream) run(ctx context.Context) {
 	renew := time.NewTicker(renewEvery)
 	defer renew.Stop()
@@ -171,7 +171,7 @@ func (a *leaseStream) noteResponse(resp *policyv1.LeaseRevisionResponse, changed
 	}
 }
 
-// signal sends a value on c. It does nothing if the buffer of c is full.
+// signal sends a value on the channel, unless the channel's buffer is full.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

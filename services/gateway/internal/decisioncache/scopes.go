@@ -6,10 +6,10 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// serverScopes contains the OAuth scopes that rules need.
+// serverScopes contains the OAuth scopes that policy rules need.
 type serverScopes struct {
 	byServer map[string][]string
-	all      []string // of all servers
+	all      []string // the scopes for all servers, sorted
 }
 
 func newServerScopes(servers []*policyv1.ServerScopes) serverScopes {
@@ -23,9 +23,9 @@ func newServerScopes(servers []*policyv1.ServerScopes) serverScopes {
 	return out
 }
 
-// NeededScopes returns the OAuth scopes that the rules of the active policy need for calls to a server, sorted. If the
-// server is empty, it returns the scopes for all servers together. It returns nil if the policy service has sent no
-// message for more than 2 s. Callers must not modify the result.
+// NeededScopes returns, in sorted order, the OAuth scopes that the rules of the active policy need for calls to a
+// server. If the server is empty, it returns the scopes for all servers. It returns nil if the policy service has sent
+// no message for more than 2 s. Callers must not modify the result.
 func (d *Cache) NeededScopes(server string) []string {
 	e := d.epoch.Load()
 	switch {

@@ -1,6 +1,6 @@
 // Package discovery queries servers on behalf of the gateway, and caches the results. A result contains the server's
-// response to initialize and its tool list, as the server sends them to a client without capabilities. The gateway uses
-// the results for tool lists, and to answer callers that have no permissions on a server.
+// answer to initialize or server/discover and its tool list, as the server sends them to a client without capabilities.
+// The gateway uses the results for tool lists, and to answer callers that have no permissions on a server.
 package discovery
 
 import (
@@ -28,18 +28,18 @@ import (
 )
 
 const (
-	// Fresh is the maximum age at which a result is still used.
+	// Fresh is how old a result may be when it is used.
 	Fresh = 5 * time.Minute
-	// minPause is the pause after a failed query. With each further consecutive failure, the pause doubles, up to
+	// minPause is the pause after a failed query. With each further failure in a row, the pause doubles, up to
 	// maxPause.
 	minPause = 250 * time.Millisecond
 	maxPause = 5 * time.Second
-	// maxRetries is the number of consecutive failures up to which [Server.GetWithRetry] still waits for another query.
+	// maxRetries is how many failures in a row [Server.GetWithRetry] tolerates before it gives up.
 	maxRetries = 2
 	// closeTimeout is the timeout for closing the gateway's session with a server.
 	closeTimeout = 5 * time.Second
-	// maxPages and maxTools limit the pages and tools that are read. [upstream.MaxMessage], the maximum size of a
-	// single page, is also the maximum size of all pages together.
+	// maxPages and maxTools limit how many pages and tools are read. [upstream.MaxMessage], the limit for the size of a
+	// page, also limits the size of all pages together.
 	maxPages = 100
 	maxTools = 10_000
 )
@@ -47,10 +47,10 @@ const (
 // catalogPrincipal is the principal that owns the gateway's own sessions with servers.
 var catalogPrincipal = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// gatewayClient is how the gateway describes itself, as a client, to servers.
+// gatewayClient is how the gateway describes itself to servers as a client.
 var gatewayClient = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// reportPrincipal returns the principal on whose behalf lists are reported to the catalog.
+// reportPrincipal returns the principal on whose behalf the gateway reports lists to the catalog.
 func reportPrincipal() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
@@ -60,28 +60,31 @@ var ErrList = errors.New("the server's answer is not a list of tools")
 
 // Result is the result of querying a server. It is immutable.
 type Result struct {
-	// Greeting is the successful response to initialize or server/discover.
+	// Greeting is the server's successful answer to initialize or server/discover.
 	Greeting *jsonrpc.Answer
-	// List is a response to tools/list that contains all tools on one page.
+	// List is an answer to tools/list that contains all tools on one page.
 	List *jsonrpc.Answer
-	// Version is the negotiated MCP revision. Known is the catalog's response to the reported list.
+	// Version is the negotiated MCP revision. Known is the catalog's response to the report about the list.
 	Version string
 	Known   *toolreport.Response
-	// Aliases are the names under which the tools appear in a list that combines the tools of many servers.
+	// Aliases maps the names that tools have in a list of many servers' tools to the names that the server uses.
 	Aliases aggregate.ToolAliases
-	// AggregateList is the form of List that is combined with the lists of other servers. Malformed tools are left out,
-	// because a strict client would refuse the whole list. Optional members whose value is null are left out, too.
+	// AggregateList is the form of List that the gateway joins with the lists of other servers. It omits malformed
+	// tools, because a strict client would refuse the whole joined list. It also omits optional members whose value is
+	// null.
 	AggregateList *jsonrpc.Answer
-	// Faults explains why clients do not receive some of the tools in List. It has the same order as List.
+	// Faults explains why clients do not receive some of the tools in List. The faults are in the order of the tools in
+	// List.
 	Faults []Fault
-	// paramHeaders contains, by tool name, the arguments that a call in revision 2026-07-28 must repeat in headers.
+	// paramHeaders maps a tool's name to the arguments that a call to the tool must repeat in HTTP headers (MCP
+	// 2026-07-28).
 	paramHeaders map[string][]paramheaders.Binding
-	// At is the time at which the server was queried.
+	// At is when the server was queried.
 	At time.Time
 }
 
-// client returns the client description for a list request to a stateless server (revision 2026-07-28). It returns nil
-// for a list request in a session.
+// client returns the client description that a list request to a stateless server must contain (MCP 2026-07-28). It
+// returns nil if the server uses sessions.
 func (f *Result) client() *upstream.Client {
 	if f.Version != mcp.Modern {
 		return nil
@@ -94,7 +97,7 @@ type Config struct {
 	// Name is the name of the server.
 	Name string
 	// Version is the MCP revision in which the server is queried. If it is empty, the server is queried in the newest
-	// revision that uses sessions or, if the server does not use sessions, in the stateless revision 2026-07-28.
+	// revision that uses sessions or, if the server supports no such revision, in the stateless revision 2026-07-28.
 	Version string
 	// Timeout is the timeout of one query.
 	Timeout time.Duration
@@ -103,10 +106,10 @@ type Config struct {
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Server *upstream.Server
-	// Room is the memory budget for servers' answers while they are read.
+	// Room is the memory budget for servers' answers while the gateway reads them.
 	Room      *limits.Budget
 	Catalogue *toolreport.Reporter
-	// Changed is called when the server's tool list has changed. It must return without blocking.
+	// Changed is called when the server's tool list has changed. It must not block.
 	Changed func()
 }
 
@@ -115,7 +118,7 @@ type Server struct {
 	cfg  Config
 	deps Deps
 
-	// last is a copy of the result in the field found. It can be read without the lock.
+	// last contains the same result as found, and can be read without the lock.
 	last atomic.Pointer[Result]
 
 	mu    sync.Mutex
@@ -126,14 +129,14 @@ type Server struct {
 	changes int
 	// recheckScheduled is true if RecheckList has scheduled another query.
 	recheckScheduled bool
-	// failures is the number of consecutive failures.
+	// failures is how many queries in a row have failed.
 	failures int
-	err      error // the last error, which occurred at the time failed
+	err      error // the last error, which occurred at the time in the next field
 	failed   time.Time
 	asking   chan struct{} // closed when the running query ends; nil if no query is running
 }
 
-// New returns a Server without a result. It does not query the server.
+// New returns a Server that has no result yet. It does not query the server.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Server == nil || deps.Room == nil || deps.Catalogue == nil || deps.Changed == nil || cfg.Timeout <= 0 {
 		return nil, errors.New("discovery: a server, a memory budget, the catalog, a function for changes and a positive timeout are required")
@@ -141,7 +144,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return &Server{cfg: cfg, deps: deps}, nil
 }
 
-// Last returns the last result regardless of its age, or nil if there is none.
+// Last returns the last result, however old it is, or nil if there is none.
 func (s *Server) Last() *Result { return s.last.Load() }
 
 // Changes returns how often the server's tool list has changed.
@@ -166,15 +169,15 @@ func (s *Server) RefusedRevision() bool {
 	return errors.Is(s.err, upstream.ErrRevision) && time.Since(s.failed) <= Fresh
 }
 
-// TimedOut reports whether the last query timed out within the last five minutes.
+// TimedOut reports whether the last query failed with a timeout within the last five minutes.
 func (s *Server) TimedOut() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Is(s.err, upstream.ErrTimeout) && time.Since(s.failed) <= Fresh
 }
 
-// ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not
-// accept the server's list. In that case, the catalog does not accept the list that the server sends in a session
+// ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog has not
+// accepted the server's list. In that case, the catalog does not accept the list that the server sends in a session
 // either, but no operator needs to act.
 func (s *Server) ReportError() error {
 	s.mu.Lock()
@@ -185,8 +188,8 @@ func (s *Server) ReportError() error {
 	return nil
 }
 
-// GetWithRetry is like [Server.Get], but for a server that has just answered in a session. If the last query failed
-// recently, GetWithRetry waits until the server is queried again. It returns nil after three consecutive failures, if
+// GetWithRetry does the same as [Server.Get] for a server that has just answered in a session. If the last query failed
+// recently, GetWithRetry waits until the server is queried again. It returns nil after three failures in a row, if
 // another query would be pointless, or when ctx is done.
 func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	for {
@@ -209,7 +212,7 @@ func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	}
 }
 
-// ParamHeaders returns the arguments that a call to the tool must repeat in headers, according to the last result.
+// ParamHeaders returns the arguments that a call to the tool must repeat in HTTP headers, according to the last result.
 func (s *Server) ParamHeaders(tool string) []paramheaders.Binding {
 	if found := s.Last(); found != nil {
 		return found.paramHeaders[tool]
@@ -217,7 +220,7 @@ func (s *Server) ParamHeaders(tool string) []paramheaders.Binding {
 	return nil
 }
 
-// RefreshInBackground starts a query in the background if the last result is older than the duration age.
+// RefreshInBackground starts a query in the background if the last result is older than the given age.
 func (s *Server) RefreshInBackground(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,9 +231,9 @@ func (s *Server) RefreshInBackground(age time.Duration) {
 	go func() { _, _ = s.refresh(context.Background()) }() // the result is stored
 }
 
-// RecheckList queries the server again, because the server has sent different tool definitions in a session. If the
-// last result is older than the duration age, RecheckList queries the server immediately and waits for the result.
-// Otherwise it returns immediately, and the server is queried when the last result has reached that age.
+// RecheckList queries the server again after the server has sent different tool definitions in a session. If the last
+// result is older than the given age, RecheckList queries the server immediately and waits for the result. Otherwise it
+// returns immediately, and the server is queried as soon as the last result has reached that age.
 func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
 	if s.found == nil || time.Since(s.found.At) > age {
@@ -251,8 +254,9 @@ func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	})
 }
 
-// Get returns a result that is not older than the duration age. It queries the server if necessary. Concurrent callers
-// share one query. The errors are the errors of [upstream.Session], or wrap [ErrList] or [toolreport.ErrNotReported].
+// Get returns a result that is not older than the given age. If there is none, it queries the server. Concurrent
+// callers share one query. Get returns the errors of [upstream.Session], and errors that wrap [ErrList] or
+// [toolreport.ErrNotReported].
 func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	for {
 		s.mu.Lock()
@@ -291,9 +295,9 @@ func (s *Server) pause() time.Duration {
 	}
 }
 
-// isPointless reports whether the server should not be queried again soon. This is the case if the last query timed
-// out, because such queries are expensive, or if the server does not support the revision. The caller must hold the
-// lock.
+// isPointless reports whether the gateway should wait for a long time before it queries the server again. This is the
+// case if the last query timed out, because such queries are expensive, or if the server does not support the revision.
+// The caller must hold the lock.
 func (s *Server) isPointless() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
@@ -301,7 +305,7 @@ func (s *Server) isPointless() bool {
 // refresh queries the server. It continues even if ctx is cancelled, because other callers may be waiting for the
 // result.
 func (s *Server) refresh(ctx context.Context) (*Result, error) {
-	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the query serves all callers
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the query belongs to no caller's trace
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	at := time.Now()
@@ -405,7 +409,7 @@ func (s *Server) openSession(ctx context.Context, memory *limits.Memory) (*Resul
 	return found, sess, err
 }
 
-// finishOpen checks the server's answer to initialize and completes the opening of the session.
+// finishOpen checks the server's answer to initialize and tells the server that the session is open.
 func (s *Server) finishOpen(ctx context.Context, sess *upstream.Session, greeting *jsonrpc.Answer) (*Result, error) {
 	if greeting.Error.Present() {
 		return nil, fmt.Errorf("%w: it refused to open a session", upstream.ErrNoAnswer)
@@ -420,7 +424,7 @@ func (s *Server) finishOpen(ctx context.Context, sess *upstream.Session, greetin
 	return &Result{Greeting: greeting, Version: string(version)}, nil
 }
 
-// openWithDiscover sends server/discover in revision 2026-07-28.
+// openWithDiscover queries a server with server/discover in the stateless revision 2026-07-28.
 func (s *Server) openWithDiscover(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
 	sess, answer, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Discover(gatewayClient), memory)
 	if err != nil {
@@ -445,7 +449,7 @@ func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client,
 			return nil, &listError{fmt.Sprintf("page %d has a cursor that was given before", n)}
 		}
 		given[cursor] = true
-		memory.Settle(0) // frees the memory of the previous page, which was copied
+		memory.Settle(0) // returns the memory of the previous page, which was copied
 		answer, err := sess.SendRequest(ctx, upstream.ListTools(cursor, by), memory, nil)
 		if err != nil {
 			return nil, err

@@ -12,21 +12,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxFaults is the maximum number of faults that are stored for one list.
+// maxFaults limits how many faults are stored for one list.
 const maxFaults = 100
 
 // A Fault explains why clients do not receive a tool in a server's list.
 type Fault struct {
-	// Tool is the tool's name as the server wrote it, truncated to 128 bytes. It is empty if the tool has no readable
-	// name, or if the fault affects the whole list.
+	// Tool is the tool's name as the server has sent it, truncated to 128 bytes. It is empty if the tool has no
+	// readable name, or if the fault affects the whole list.
 	Tool string
-	// Why describes the fault. It contains nothing that the server has sent.
+	// Why describes the fault, without any text from the server.
 	Why string
 	// AggregateOnly is true if the tool is missing only from lists that combine the tools of many servers.
 	AggregateOnly bool
 }
 
-// listError explains why a list cannot be read. It contains nothing that the server has sent.
+// listError explains why a list cannot be read, without any text from the server.
 type listError struct{ why string }
 
 // Error implements error.
@@ -35,8 +35,8 @@ func (e *listError) Error() string { return ErrList.Error() + ": " + e.why }
 // Unwrap returns the two errors that every listError wraps.
 func (e *listError) Unwrap() []error { return []error{upstream.ErrNoAnswer, ErrList} }
 
-// ListFault explains why a list cannot be read. The explanation contains nothing that the server has sent. ListFault
-// returns "" if err has another cause.
+// ListFault explains why a list cannot be read, without any text from the server. It returns "" if err has another
+// cause.
 func ListFault(err error) string {
 	if bad, ok := errors.AsType[*listError](err); ok {
 		return "the list of tools can't be read: " + bad.why
@@ -44,8 +44,8 @@ func ListFault(err error) string {
 	return ""
 }
 
-// Faults returns what is wrong with the server's tools. If the server's list cannot be read, the only fault explains
-// why. Otherwise Faults returns the faults in the newest list.
+// Faults returns the faults in the newest list of the server's tools. If the server's list cannot be read, Faults
+// returns one fault, which explains why.
 func (s *Server) Faults() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,8 +58,8 @@ func (s *Server) Faults() []Fault {
 	return s.found.Faults
 }
 
-// conformTools returns the form of a server's list that is combined with the lists of other servers, and the faults of
-// the server's tools.
+// conformTools returns the form of a server's list that the gateway joins with the lists of other servers, and the
+// faults of the server's tools.
 func conformTools(server string, list *jsonrpc.Answer, aliases aggregate.ToolAliases) (*jsonrpc.Answer, []Fault, error) {
 	listed := make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
@@ -109,11 +109,11 @@ func conformTools(server string, list *jsonrpc.Answer, aliases aggregate.ToolAli
 	}
 	for i := range out.Tools {
 		if gone[i] {
-			out.Tools[i].Name = "" // no list contains a tool without a name
+			out.Tools[i].Name = "" // a tool without a name appears in no list
 		}
 	}
 	return &out, faults, nil
 }
 
-// maxFaultName is the maximum length of a stored tool name, in bytes.
+// maxFaultName limits the length of a stored tool name, in bytes.
 const maxFaultName = 128

@@ -6,16 +6,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Addressing implements the behavior that depends on the URL to which the client connects: the URL of one server
-// ([Direct]) or the URL for all servers (package allservers).
+// Addressing implements the behavior that depends on whether the client connects to the URL of one server ([Direct]) or
+// to the URL for all servers (package allservers).
 type Addressing interface {
 	// IsShared reports whether the client connects to the URL for all servers.
 	IsShared() bool
 	// ClientID translates a server's request id or progress token for the client. raw and the result are raw JSON.
 	ClientID(raw []byte) []byte
 	// Rename returns the edits that replace the server's names with the client's names in a message from the server.
-	// The parameter others contains edits to the same message. The returned edits don't overlap them. Rename may wait
-	// for one of the caller's time slices (turns to use the processor), so the calling goroutine must not hold one.
+	// The returned edits don't overlap the edits in others, which belong to the same message. Rename may wait for one
+	// of the caller's time slices (turns to use the processor), so the calling goroutine must not hold one.
 	Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error)
 	// RenameRequest returns the edits that replace the server's names with the client's names in a request from the
 	// server.

@@ -28,8 +28,8 @@ type approvalState struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
 	Tool  string `json:"tool"`
-	// ExpiresAt is the time until which approvers can decide on a pending approval, or until which a granted approval
-	// can be used. It is zero if the approval has ended and was not granted.
+	// ExpiresAt is the time by which approvers must decide on a pending approval, or by which a granted approval must
+	// be used. It is zero if the approval has ended and was not granted.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
 	// DeniedUntil is the time until which equal calls are denied. It is zero if no person has denied the call.
 	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
@@ -50,9 +50,8 @@ type waitResult struct {
 	} `json:"result"`
 }
 
-// WaitForApproval executes a call to the gateway's own tool for waiting for approvals. It waits while one of the caller's
-// approvals is pending, at most for the hold time of the client. It returns the approval's state, which may still be
-// pending.
+// WaitForApproval executes a call to the gateway's own tool for waiting for approvals. It waits while the approval is
+// pending, but at most for the hold time of the client. It returns the approval's state, which may still be pending.
 func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())
@@ -103,8 +102,8 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// states contains, for each state of an approval, the texts in the tool's result. The field name is the name of the
-// state, the field text describes the state, and the field then is advice for the caller.
+// states contains, for each state of an approval, the name of the state, a text that describes the state, and advice
+// for the caller. These texts are part of the tool's result.
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to keep waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},

@@ -158,6 +158,9 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	} else if answer.Status >= http.StatusMultipleChoices {
 		refused.Message = fmt.Sprintf("the server answered with HTTP status %d.", answer.Status)
 	}
+	if upstream.IsSignIn(err) {
+		refused.Code = commonv1.Code_CODE_LOGIN_REQUIRED
+	}
 	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
 		refused.Message, refused.RetryAfter = limit.Error()+".", limit.RetryAfter
 	}

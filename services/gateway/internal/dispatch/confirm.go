@@ -56,7 +56,7 @@ func confirmText(call string) string {
 		"accept without the tick, or decline, and it does not.\n\n" + indent + strings.ReplaceAll(call, "\n", "\n"+indent)
 }
 
-// minFormTime is the minimum time for which a form must have been open to count as unanswered.
+// minFormTime is how long a form must have been open before it can count as unanswered.
 const minFormTime = time.Second
 
 // formsClient returns the key under which package forms stores whether this client answers forms.

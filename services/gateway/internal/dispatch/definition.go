@@ -19,10 +19,9 @@ import (
 )
 
 const (
-	// maxPages is the maximum number of list pages that are read to find a tool.
+	// maxPages limits how many pages of a list are read to find a tool.
 	maxPages = 100
-	// lookupInterval is the minimum time between two reads of the server's whole list by a session that looks for a
-	// tool.
+	// lookupInterval is how long a session waits before it reads the server's whole list again to look for a tool.
 	lookupInterval = 30 * time.Second
 	// anyAge is a maximum age that accepts a list of any age.
 	anyAge = math.MaxInt64
@@ -31,13 +30,13 @@ const (
 var errNotToolList = errors.New("the server's answer is no list of tools")
 
 // reportTools reports the tools in a server's answer to the catalog, and returns the catalog's response. A cached
-// response is used only if it is not older than the duration age.
-func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
+// response is used only if it is not older than maxAge.
+func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, maxAge time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
 		version = found.Version // the server lists its tools in this revision, even if the client speaks another revision
 	}
-	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, age)
+	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, maxAge)
 }
 
 // latestDiscovery returns the gateway's own list of the server's tools, or nil if it could not be read. It waits only
@@ -66,15 +65,15 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 	return nil
 }
 
-// Definition returns the digest of the called tool's definition. If [Exchange.Known] returns a digest and the parameter
-// now is false, Definition returns that digest. Otherwise Definition lists the server's tools in this session and
-// returns the digest of the listed definition. It returns nil if the server does not list the tool, or if the message
-// is not a tools/call.
-func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
+// Definition returns the digest of the called tool's definition. If relist is false and [Exchange.Known] returns a
+// digest, Definition returns that digest. Otherwise Definition lists the server's tools in this session and returns the
+// digest of the listed definition. It returns nil if the server does not list the tool, or if the message is not a
+// tools/call.
+func (x *Exchange) Definition(ctx context.Context, relist bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil
 	}
-	if !now {
+	if !relist {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}

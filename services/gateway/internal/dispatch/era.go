@@ -35,8 +35,8 @@ type Era interface {
 // Terms contains values that depend on a message's revision, session and client. They are set before the message is
 // routed.
 type Terms struct {
-	// Version is the revision's name in records and spans. SessionDigest is the digest of the id of the client's
-	// session. It is empty until the session exists.
+	// Version is the revision's name in records and spans. SessionDigest is the digest of the client's session id. It
+	// is empty until the session exists.
 	Version, SessionDigest string
 	// ResultType is the resultType of results that the gateway itself creates. It is empty if the revision does not
 	// define resultType.
@@ -51,7 +51,7 @@ type Terms struct {
 	// Offer describes the requests that the server may send to the client.
 	Offer question.Offer
 	// DeclaredToServer is the raw JSON object with the client capabilities that the request declares to the server. It
-	// is nil if the request declares none.
+	// is nil if the request declares no capabilities.
 	DeclaredToServer []byte
 	// AsClient describes the client in requests that the gateway itself sends. It is nil in sessions, because
 	// initialize has already described the client.

@@ -81,7 +81,7 @@ type Exchange struct {
 	// empty and Server is nil.
 	ServerName string
 	Server     *servers.Server
-	// Timeout is the maximum duration of a request to the server.
+	// Timeout limits how long a request to the server may take.
 	Timeout time.Duration
 	// Message is the parsed message, or nil before it is read.
 	Message *jsonrpc.Message
@@ -92,7 +92,8 @@ type Exchange struct {
 	// Session is the session to which the message belongs. In revision 2026-07-28, it is the state that replaces a
 	// session. It is nil until it is found.
 	Session *session.Session
-	// Slot contains the message's memory and its place among the caller's requests in flight. Quotas limit them.
+	// Slot contains the memory that the message uses, and counts the message among the caller's requests in flight.
+	// Quotas limit both.
 	Slot *limits.Slot
 	// Deadline measures the server's timeout. It is nil if the server may not send requests to the client.
 	Deadline *upstream.PausableDeadline

@@ -22,9 +22,9 @@ func (x *Exchange) NeedsNoRule() bool {
 	return x.Message.Kind == jsonrpc.Response || mcp.MethodNeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
-// CountExempt counts a message for which no rule is needed. The message is counted under the name in the parameter
-// method, which must be one of a fixed set of names. CountExempt returns nil if the message is admitted. If the caller
-// has sent too many messages, CountExempt returns the response to this message.
+// CountExempt counts a message for which no rule is needed. The message is counted under the given method name, which
+// must be one of a fixed set of names. CountExempt returns nil if the message is admitted. If the caller has sent too
+// many messages, CountExempt returns the response to this message.
 func (x *Exchange) CountExempt(ctx context.Context, method string) *Response {
 	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
 	switch {

@@ -20,10 +20,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// CheckInputRequests checks the requests in a server's answer. Two kinds of answers contain requests: a result of
-// revision 2026-07-28 (Multi Round-Trip Requests), and the error with which a server of revision 2025-11-25 requires
-// that the user first opens a URL (Elicitation, URL Mode). The policy service evaluates each request in the answer as a
-// request from the server, and the decision is recorded.
+// CheckInputRequests checks the requests in a server's answer. Two kinds of answers contain requests. One is a result
+// of revision 2026-07-28 (Multi Round-Trip Requests), and the other is the error with which a server of revision
+// 2025-11-25 requires that the user first opens a URL (Elicitation, URL Mode). The policy service evaluates each
+// request in the answer as a request from the server, and the decision is recorded.
 //
 // If a request is denied, or if the answer must not contain requests, the client does not receive the answer, because
 // the client could not continue without the requests. The refusal says that the outcome is unknown, because the server
@@ -75,14 +75,14 @@ func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answe
 }
 
 // countAndDecide counts one request in an answer as a request from the server, and asks the policy service to evaluate
-// it. The parameter answered is true if the client answers the request in its next message.
-func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answered bool) *refusal.Refusal {
+// it. answeredLater is true if the client answers the request in its next message.
+func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answeredLater bool) *refusal.Refusal {
 	counted, err := x.Session.ClientRequests.AddFromServer(m.ID.Of(m.Raw))
 	if err != nil {
 		return x.refuseServerRequest(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
 	}
 	counted.Close() // the client answers in its next request
-	return x.decide(ctx, m, &attempt.Call{FromServer: true, AnsweredLater: answered})
+	return x.decide(ctx, m, &attempt.Call{FromServer: true, AnsweredLater: answeredLater})
 }
 
 // DecideServerRequest asks the policy service to evaluate a request that a server of a revision with sessions sends to
@@ -164,8 +164,8 @@ func isURLMode(params []byte) bool {
 	return json.Unmarshal(params, &fields) == nil && fields.Mode == "url"
 }
 
-// maxElicitations is the maximum number of URLs in one answer that the user must open. It is limited because the policy
-// service evaluates each URL separately.
+// maxElicitations limits how many URLs one answer may ask the user to open, because the policy service evaluates each
+// URL separately.
 const maxElicitations = 100
 
 // inputID returns an unguessable request id as raw JSON.
@@ -194,8 +194,8 @@ func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bo
 	return x.decide(ctx, m, &attempt.Call{FromServer: fromServer})
 }
 
-// decide is like [Exchange.Decide]. The parameter call contains the fields that the caller of decide has set. The
-// function decide sets all other fields.
+// decide is like [Exchange.Decide], but uses the values of those fields that the caller has set in call. decide sets
+// the other fields of call.
 func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call *attempt.Call) *refusal.Refusal {
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()

@@ -50,7 +50,8 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 }
 
 // fetchTools returns a page of the server's list. If no rule can allow this caller to call the server, fetchTools does
-// not request the list in the caller's session. Instead it returns the gateway's own list as one page.
+// not request the list in the caller's session. Instead it returns the gateway's own list as one page. It also returns
+// the gateway's own list if a person must sign in at the server first. The refusal of the first call then says how.
 func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {
@@ -59,7 +60,10 @@ func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer,
 	case x.Message.Cursor != "" && !x.Session.Cursors.Contains(x.Message.Cursor):
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor was not given in this session."}
 	case access.MayCall:
-		return x.AskServer(ctx, upstream.ListTools(x.Message.Cursor, x.AsClient), out)
+		list, refused := x.AskServer(ctx, upstream.ListTools(x.Message.Cursor, x.AsClient), out)
+		if refused == nil || refused.Code != commonv1.Code_CODE_LOGIN_REQUIRED || x.Message.Cursor != "" {
+			return list, refused
+		}
 	}
 	found, err := x.Discovery.Get(ctx, discovery.Fresh)
 	if err != nil {
@@ -88,8 +92,8 @@ func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refu
 
 // filterTools reports a page of a list to the catalog, asks the policy service which tools the caller may see, and
 // stores the visible definitions in the session. If the catalog has not accepted a tool, filterTools tries once more,
-// because the catalog's response may be outdated: the gateway may not have listed the server's tools in the session's
-// revision yet, or the catalog may have lost its records.
+// because the catalog's response may be outdated. For example, the gateway may not have listed the server's tools in
+// the session's revision yet, or the catalog may have lost its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
 	// As in Definition, the gateway itself must have read the whole list before a tool's first definition can be
 	// accepted.

@@ -170,7 +170,8 @@ func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 func (o *Relay) Hold() { o.Open() }
 
 // Progress sends a progress notification for a call that waits for an approval, if the client has requested progress.
-// The value n/1e6 is far below the values that servers report later, because progress must increase (MCP, Progress).
+// The reported value is n/1e6, which is far below the values that servers report later, because progress must increase
+// (MCP, Progress).
 func (o *Relay) Progress(n int) {
 	token := o.exchange.Message.Meta.ProgressToken
 	if !token.Present() {
@@ -181,9 +182,9 @@ func (o *Relay) Progress(n int) {
 	_ = o.SendMessage(message) // the client may have disconnected
 }
 
-// KeepOpen sends a comment every [KeepAliveInterval] until ctx is done. It calls the function end if the client has
+// KeepOpen sends a comment every [KeepAliveInterval] until ctx is done. It calls closeStream if the client has
 // disconnected or the client's token was revoked.
-func (o *Relay) KeepOpen(ctx context.Context, end context.CancelFunc) {
+func (o *Relay) KeepOpen(ctx context.Context, closeStream context.CancelFunc) {
 	tick := time.NewTicker(KeepAliveInterval)
 	defer tick.Stop()
 	for {
@@ -192,7 +193,7 @@ func (o *Relay) KeepOpen(ctx context.Context, end context.CancelFunc) {
 			return
 		case <-tick.C:
 			if o.exchange.Revoked(ctx) || o.KeepAlive() != nil {
-				end()
+				closeStream()
 				return
 			}
 		}
@@ -218,7 +219,7 @@ func (x *Exchange) BeginAnswer() *session.ReplayStream {
 
 // isSubscribedTo reports whether a notification belongs to a subscription. A notification about a list or a resource
 // belongs to the subscription only if the client has subscribed to that list, to that resource, or to a resource whose
-// URI is above the resource's URI.
+// URI is a parent of the resource's URI.
 func isSubscribedTo(m *jsonrpc.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {
 		return true

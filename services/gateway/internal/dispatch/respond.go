@@ -76,8 +76,8 @@ func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrp
 	return Response{Body: body, ErrorType: spans.Answer(span, a)}
 }
 
-// addNameEdits adds the edits that replace the server's names with the client's names. m is an answer to method, or a
-// notification.
+// addNameEdits adds the edits that replace the server's names with the client's names. m is an answer to a request with
+// the given method, or a notification.
 func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	names, err := x.Addressing.Rename(method, m.Raw, edits)
 	return append(edits, names...), err

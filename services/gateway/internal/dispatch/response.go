@@ -45,9 +45,9 @@ type Response struct {
 func Accepted() Response { return Response{Status: http.StatusAccepted} }
 
 // Copy returns the body as one new slice. It makes a copy because the memory of the body is reused after the request
-// has ended. If the body is larger than the parameter most, in bytes, Copy returns nil and true.
-func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
-	if SizeOf(r.Body) > most {
+// has ended. If the body is larger than maxBytes, Copy returns nil and true.
+func (r Response) Copy(maxBytes int) (whole []byte, tooLarge bool) {
+	if SizeOf(r.Body) > maxBytes {
 		return nil, true
 	}
 	return bytes.Join(r.Body, nil), false

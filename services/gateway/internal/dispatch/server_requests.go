@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// clientTimeout is the time that a client and its user have to answer a request from a server.
+// clientTimeout is how long a client and its user may take to answer a request from a server.
 const clientTimeout = 10 * time.Minute
 
 // serverRequests contains the unanswered requests that a server has sent to a client on one stream. The zero value is
@@ -249,9 +249,9 @@ func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why stri
 	return refused
 }
 
-// answerRefusal sends an error to the server because its request was refused, and returns the JSON-RPC error code.
-// Unless the client gave no answer, the error contains the id of the decision, by which an operator can find the
-// reason. The error contains nothing else about the policy.
+// answerRefusal sends an error to the server because its request was refused, and returns the JSON-RPC error code. If
+// the client gave no answer, the error says only that. Otherwise it contains the code of the refusal, and the id of the
+// decision, by which an operator can find the reason.
 func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 	code, text := errorForRefusal(why)
 	a.answerError(ctx, code, text)
@@ -259,7 +259,7 @@ func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal)
 }
 
 func errorForRefusal(why *refusal.Refusal) (code int, text string) {
-	switch why.Code { //nolint:exhaustive // all other codes are from the gateway
+	switch why.Code { //nolint:exhaustive // all other codes mean that the gateway has refused the request
 	case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_OUTCOME_UNKNOWN:
 		return mcp.CodeInternal, "The client gave no answer."
 	case commonv1.Code_CODE_METHOD_DENIED:
@@ -293,8 +293,8 @@ func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.ServerName, "error", upstream.ForLog(err))
 }
 
-// HandleResponse delivers a client's response to the request that waits for it. A server or the gateway itself has sent
-// this request. If no request waits for the response, the response is dropped.
+// HandleResponse delivers a client's response to the request of a server, or of the gateway itself, that waits for it.
+// If no request waits for the response, the response is dropped.
 func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	if !x.Session.ClientRequests.IsWaiting(x.ID()) {
 		if large := x.CheckSize(); large != nil {

@@ -51,8 +51,8 @@ type Callback struct {
 	event func(message []byte)
 }
 
-// NewCallback returns a sink that calls the function event for each message, one at a time. If event is nil, the sink
-// accepts no messages.
+// NewCallback returns a sink that passes each message to the function event, one message at a time. If event is nil,
+// the sink accepts no messages.
 func NewCallback(event func(message []byte)) *Callback { return &Callback{event: event} }
 
 // HasClient implements [Sink].

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// changedAfter is the maximum age of the gateway's own list when a session receives a tool definition that differs
-	// from the accepted one. If the list is older, the gateway reads it again. changedAfter also limits how often the
+	// changedAfter is how old the gateway's own list may be when a session receives a tool definition that differs from
+	// the accepted one. If the list is older, the gateway reads it again. changedAfter also limits how often the
 	// gateway lists the tools of a server whose definitions are different each time.
 	changedAfter = 2 * time.Second
 )

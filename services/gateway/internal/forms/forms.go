@@ -1,5 +1,5 @@
 // Package forms stores which clients answer the forms that the gateway sends to their users. Some clients declare
-// elicitation but never answer. Their users would wait for a form that they do not see.
+// elicitation but never answer, so that a call would wait for a form that its user does not see.
 package forms
 
 import (
@@ -22,28 +22,28 @@ import (
 
 const (
 	// Timeout is how long a call waits for an answer to its form if the client has never answered a form. After that,
-	// the caller receives a refusal that contains the approval's id. Timeout is shorter than 60 s, after which several
-	// clients give up on a call.
+	// the caller receives a refusal that contains the approval's id. Timeout is shorter than 60 s, because several
+	// clients give up on a call after 60 s.
 	Timeout = 50 * time.Second
-	// firstSilence is the period in which no form is sent to a client after its first unanswered form. The period
-	// doubles with each further unanswered form, up to lastSilence.
+	// firstSilence is how long the gateway sends no forms to a client after the client has left its first form
+	// unanswered. This time doubles with each further unanswered form, up to lastSilence.
 	firstSilence = time.Hour
 	lastSilence  = 24 * time.Hour
-	// keep is how long an entry is kept after its last change.
+	// keep is how long an entry is stored after its last change.
 	keep = 30 * 24 * time.Hour
 
-	// maxClients is the maximum number of entries, and maxOfPrincipal is the maximum number of entries for one
-	// principal. If a principal has too many entries, only the oldest entry for that principal is removed.
+	// maxClients limits how many entries are stored, and maxOfPrincipal limits how many of them belong to one
+	// principal. If a principal has too many entries, the oldest entry of that principal is removed.
 	maxClients     = 512
 	maxOfPrincipal = 8
-	// maxName is the maximum length of the name and the version of a client, in bytes.
+	// maxName limits the length of a client's name and of its version, in bytes.
 	maxName = 64
-	// maxFile is the maximum size of the file with the entries, in bytes.
+	// maxFile limits the size of the file with the entries, in bytes.
 	maxFile = 1 << 20
 )
 
-// Client identifies a program that a principal uses. It includes the principal, because the name and the version are
-// not verified: otherwise another principal could use the same client name and change this client's entry.
+// Client identifies a program that a principal uses. The principal is a part of it, because clients' names and versions
+// are not verified. Otherwise another principal could declare the same name and change this client's entry.
 type Client struct {
 	Tenant  string `json:"tenant"`
 	Subject string `json:"subject"`
@@ -71,35 +71,35 @@ const (
 	Unknown State = iota
 	// Answers means that the client has answered a form.
 	Answers
-	// Silent means that the client has not answered a form. The gateway sends it no forms until a certain time.
+	// Silent means that the client has not answered its last form. The gateway sends it no forms until a certain time.
 	Silent
 )
 
-// Entry is what is stored about a client.
+// Entry describes whether one client answers forms.
 type Entry struct {
 	Client
 
-	// Answered is true if the client has answered a form. If it is false, Unanswered is the number of forms that the
-	// client has not answered, and no form is sent to the client until the time Until.
+	// Answered is true if the client has answered a form. If it is false, Unanswered is how many forms the client has
+	// not answered, and the gateway sends it no forms before Until.
 	Answered   bool      `json:"answered,omitzero"`
 	Unanswered int       `json:"unanswered,omitzero"`
 	Until      time.Time `json:"until,omitzero"`
 	Changed    time.Time `json:"changed"`
 }
 
-// Memory stores which clients answer forms. It keeps the entries in a file, so that they survive a restart. It is safe
+// Memory stores which clients answer forms. It writes the entries to a file, so that they survive a restart. It is safe
 // for concurrent use.
 type Memory struct {
 	path string
 	log  *slog.Logger
 
 	mu      sync.Mutex
-	entries []Entry // the entry that changed last is at the end
+	entries []Entry // in the order of their last changes, oldest first
 }
 
 // Open reads the memory from a file, which need not exist. If the file cannot be read, Open logs a warning and returns
-// an empty memory, because the consequences are small: forms are again sent to some clients that do not answer them,
-// and Timeout applies again to clients that have already answered a form.
+// an empty memory. The consequences are small: the gateway again sends forms to some clients that do not answer them,
+// and Timeout again applies to clients that have already answered a form.
 func Open(ctx context.Context, path string, log *slog.Logger) *Memory {
 	m := &Memory{path: path, log: log}
 	if err := m.load(); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -143,7 +143,8 @@ func (m *Memory) State(of Client) State {
 	}
 }
 
-// Silent returns the clients to which currently no forms are sent, sorted by tenant, subject, agent, name and version.
+// Silent returns the clients to which the gateway currently sends no forms. They are sorted by tenant, subject, agent,
+// name and version.
 func (m *Memory) Silent() (out []Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -167,13 +168,13 @@ func (m *Memory) RecordAnswered(ctx context.Context, of Client) {
 	of = of.clean()
 	now := time.Now()
 	if at := m.find(of); at >= 0 && m.entries[at].Answered && now.Sub(m.entries[at].Changed) < keep/2 {
-		return // an answer is stored only now and then
+		return // the time of the last answer is updated only now and then
 	}
 	m.put(ctx, Entry{Client: of, Answered: true, Changed: now})
 }
 
-// RecordUnanswered records that the client has not answered a form. It has no effect if the client has answered a form
-// before, because then its user was probably away.
+// RecordUnanswered records that the client has not answered a form. It does nothing if the client has ever answered a
+// form, because its user was then probably only away.
 func (m *Memory) RecordUnanswered(ctx context.Context, of Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -200,7 +201,7 @@ func (m *Memory) find(of Client) int {
 	return slices.IndexFunc(m.entries, func(e Entry) bool { return e.Client == of })
 }
 
-// put stores an entry and writes the file. The caller must hold the lock.
+// put stores an entry in the list and writes the list to the file. The caller must hold the lock.
 func (m *Memory) put(ctx context.Context, e Entry) {
 	now := time.Now()
 	m.entries = slices.DeleteFunc(m.entries, func(old Entry) bool { return old.Client == e.Client || now.Sub(old.Changed) >= keep })

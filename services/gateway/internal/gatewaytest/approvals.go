@@ -17,14 +17,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Approvals is a fake approval service with at most one approval, which belongs to the caller ana.
+// Approvals is a fake approval service that has at most one approval. The approval belongs to the caller ana.
 type Approvals struct {
 	approvalv1.ApprovalServiceClient
 
-	// Claim returns the response to a claim. If Claim is nil, each claim fails with an error that does not say whether
-	// the approval was claimed.
+	// Claim returns the response to a claim. If it is nil, each claim fails with an error that does not say whether the
+	// approval was claimed.
 	Claim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
-	// Confirms is true if the fake service asks each client that can show a form to confirm its call.
+	// Confirms is true if the fake service allows the gateway to ask the user to confirm a call.
 	Confirms bool
 
 	mu        sync.Mutex
@@ -34,7 +34,7 @@ type Approvals struct {
 	cancelled []string
 }
 
-// Set sets the approval, or removes it if the argument is nil. Clients that watch the approval receive the change.
+// Set replaces the approval, or removes it if the argument is nil. Clients that watch the approval receive the change.
 func (a *Approvals) Set(approval *approvalv1.Approval) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,14 +53,14 @@ func (a *Approvals) SetState(state approvalv1.ApprovalState) {
 	a.Set(approval)
 }
 
-// Requests returns the requests for approvals that the fake service has received.
+// Requests returns the approval requests that the fake service has received.
 func (a *Approvals) Requests() []*approvalv1.RequestApprovalRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.requests)
 }
 
-// SelfVotes returns the votes that the users of clients have submitted for their own calls.
+// SelfVotes returns the votes that users of clients have cast on their own calls.
 func (a *Approvals) SelfVotes() (out []*approvalv1.SelfVote) {
 	for _, r := range a.Requests() {
 		if vote := r.GetSelfVote(); vote != nil {
@@ -160,8 +160,8 @@ func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	return &approvalv1.WatchApprovalsResponse{Approval: approval}, nil
 }
 
-// RequireApproval makes the fake policy require an approval for each call. It also creates a pending approval with the
-// id a-1 for calls to this tool.
+// RequireApproval makes the fake policy service require an approval for each call. It also creates a pending approval,
+// with the id a-1, for calls to the given tool.
 func (g *Gateway) RequireApproval(tool string) {
 	terms := &policyv1.ApprovalTerms{Quorum: 1}
 	g.Policy.Change(func() {

@@ -36,15 +36,15 @@ func Caller(subject string) httpserver.Caller {
 
 // Message is a message that a caller sends to the gateway.
 type Message struct {
-	// Caller is the caller that sends the message. The zero value means the caller ana.
+	// Caller is the caller that sends the message. The zero value stands for the caller ana.
 	Caller httpserver.Caller
 	// Server is the server in the URL, or empty for the URL for all servers.
 	Server string
-	// Header is added to the headers of a client that accepts JSON and event streams. Headers with the same name are
-	// replaced.
+	// Header contains further headers. They are added to the headers of a client that accepts JSON and event streams,
+	// and replace headers with the same name.
 	Header http.Header
 	Body   string
-	// Hold is how long a call from a caller inside the gateway is held.
+	// Hold is how long the gateway holds a call from a caller inside the gateway.
 	Hold *time.Duration
 }
 
@@ -58,7 +58,7 @@ func (m Message) With(name string, values ...string) Message {
 	return m
 }
 
-// From returns a copy of the message from another caller.
+// From returns a copy of the message that comes from another caller.
 func (m Message) From(subject string) Message {
 	m.Caller = Caller(subject)
 	return m
@@ -70,13 +70,13 @@ func (m Message) To(server string) Message {
 	return m
 }
 
-// Replace returns a copy of the message in whose body strings are replaced, as by [strings.NewReplacer].
+// Replace returns a copy of the message with strings replaced in the body, as [strings.NewReplacer] does.
 func (m Message) Replace(oldnew ...string) Message {
 	m.Body = strings.NewReplacer(oldnew...).Replace(m.Body)
 	return m
 }
 
-// Reply is the answer to a message as an HTTP client receives it.
+// Reply is the answer to a message, in the form that an HTTP client receives.
 type Reply struct {
 	Status int
 	Header http.Header
@@ -84,7 +84,7 @@ type Reply struct {
 	Text string
 	// Events are the messages that the client has received before the response.
 	Events []string
-	// Response is the result of the gateway's handler. Its body must not be used.
+	// Response is what the gateway's handler returned. Its body must not be used.
 	Response dispatch.Response
 }
 
@@ -111,13 +111,13 @@ func CodeOf(response string) string {
 	return m.Result.Meta["dev.sluice/decision"].Code
 }
 
-// Request returns a protocol request for the message. The body has not been read yet. The parameter to receives the
-// messages before the response.
-func (g *Gateway) Request(ctx context.Context, m Message, to dispatch.Sink) *protocol.Request {
+// Request returns a protocol request for the message. The body has not been read yet. The sink receives the messages
+// that precede the response.
+func (g *Gateway) Request(ctx context.Context, m Message, sink dispatch.Sink) *protocol.Request {
 	if m.Caller.Principal == nil {
 		m.Caller = Caller("ana")
 	}
-	x := g.MCP.NewRequest(ctx, m.Caller, m.Server, header(m), to)
+	x := g.MCP.NewRequest(ctx, m.Caller, m.Server, header(m), sink)
 	x.Cleanup = &x.OwnCleanup
 	x.Hold = m.Hold
 	return x
@@ -129,7 +129,7 @@ func header(m Message) http.Header {
 	return h
 }
 
-// Do sends a message as an HTTP client and returns the reply.
+// Do sends a message as an HTTP client does, and returns the reply.
 func (g *Gateway) Do(m Message) Reply {
 	g.t.Helper()
 	w := httptest.NewRecorder()
@@ -147,14 +147,14 @@ func (g *Gateway) serve(ctx context.Context, m Message, w http.ResponseWriter) (
 	return resp
 }
 
-// Inside sends a message as a service inside the gateway does. The function event receives the messages before the
-// response. If event is nil, the service accepts no such messages.
+// Inside sends a message as a service inside the gateway does. The function receives the messages that precede the
+// response. If it is nil, the service accepts no such messages.
 func (g *Gateway) Inside(m Message, event func(message []byte)) protocol.InternalResponse {
 	g.t.Helper()
 	return g.Request(g.t.Context(), m, dispatch.NewCallback(event)).Do([]byte(m.Body))
 }
 
-// read returns the reply that a client receives.
+// read returns the reply in the form that a client receives.
 func read(w *httptest.ResponseRecorder, resp dispatch.Response) Reply {
 	out := Reply{Status: w.Code, Header: w.Header(), Text: w.Body.String(), Response: resp}
 	if w.Header().Get("Content-Type") != "text/event-stream" {
@@ -186,13 +186,14 @@ type Stream struct {
 	status int
 }
 
-// Next waits for the next message and returns it. At the end of the stream it returns "".
+// Next waits for the next message and returns it. At the end of the stream, it returns "".
 func (s *Stream) Next() string { return <-s.messages }
 
 // HangUp disconnects the client from the gateway.
 func (s *Stream) HangUp() { s.hangUp() }
 
-// End waits until the gateway has handled the message, and returns the reply. exists is true if there is a stream.
+// End waits until the gateway has handled the message, and returns the reply. exists is true if the gateway has opened
+// a stream.
 func (s *Stream) End() (reply Reply, exists bool) {
 	<-s.ended
 	return s.reply, s.exists
@@ -221,7 +222,7 @@ func (s *Stream) Header() http.Header { return s.header }
 // WriteHeader implements http.ResponseWriter.
 func (s *Stream) WriteHeader(status int) { s.status = status }
 
-// Write implements http.ResponseWriter. It sends each complete message to the channel messages.
+// Write implements http.ResponseWriter. It passes each complete message to Next.
 func (s *Stream) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,7 +242,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 // Flush implements http.Flusher.
 func (*Stream) Flush() {}
 
-// Stream sends a message as an HTTP client that reads the reply while the gateway handles the message.
+// Stream sends a message as an HTTP client that reads the reply while the gateway is still handling the message.
 func (g *Gateway) Stream(m Message) *Stream {
 	return g.stream(func(ctx context.Context, s *Stream) (dispatch.Response, bool) { return g.serve(ctx, m, s), true })
 }

@@ -17,7 +17,7 @@ func (c Credential) IsValid() bool { return c() == nil }
 
 var errRevoked = errors.New("the token was revoked")
 
-// RevokedWhen returns a credential that is invalid while the function revoked returns true.
+// RevokedWhen returns a credential that is invalid while revoked() returns true.
 func RevokedWhen(revoked func() bool) Credential {
 	return func() error {
 		if revoked() {

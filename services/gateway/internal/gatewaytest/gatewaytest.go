@@ -1,6 +1,6 @@
-// Package gatewaytest provides a gateway for tests. The routing, dispatch, pipeline, visibility and session packages
-// are the production code. The other services and the MCP servers are fakes. The package uses no network, so it works
-// in a synctest bubble.
+// Package gatewaytest provides a gateway for tests. It uses the production code of packages mcpserver, dispatch,
+// protocol, pipeline, visibility and session. The other services and the MCP servers are fakes. The package uses no
+// network, so it works in a synctest bubble.
 package gatewaytest
 
 import (
@@ -39,8 +39,8 @@ import (
 // ServerTimeout is the timeout for requests to the servers of a [Gateway].
 const ServerTimeout = time.Minute
 
-// Patient is a prefix of client names. If a client's name has this prefix, its calls are held for 35 s while they wait
-// for approvers. Other clients' calls are not held.
+// Patient is a prefix of client names. The gateway holds calls from clients with this prefix for 35 s while they wait
+// for approvers. It does not hold calls from clients without the prefix.
 const Patient = "patient"
 
 // Gateway is a gateway whose dependencies are fakes. A test sets the exported fields before it calls [Gateway.Start].
@@ -50,22 +50,22 @@ type Gateway struct {
 	Approvals *Approvals
 	Journal   *Journal
 	Catalog   *toolreporttest.Catalog
-	// Servers are the MCP servers by their configured names.
+	// Servers maps the configured names of the MCP servers to the servers.
 	Servers map[string]*Server
 	// Config configures the gateway.
 	Config mcpserver.Config
-	// MaxSessions is the maximum number of sessions that one principal may have.
+	// MaxSessions limits how many sessions one principal may have.
 	MaxSessions int
 	// Sampler determines which requests are traced.
 	Sampler sdktrace.Sampler
-	// Deps changes the dependencies of the MCP server. It may be nil.
+	// Deps may be nil. If it is not, Start calls it to change the dependencies of the MCP server.
 	Deps func(*mcpserver.Deps)
 
 	// [Gateway.Start] sets the fields below. MCP contains the router.
 	MCP      *mcpserver.Server
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
-	// Spans records the spans that have been started and ended.
+	// Spans records the spans that the gateway has started and ended.
 	Spans *tracetest.SpanRecorder
 
 	t      testing.TB
@@ -74,7 +74,7 @@ type Gateway struct {
 	meters *meters.Meters
 }
 
-// New returns a gateway that is not started yet. Its policy allows every call. It has one server, named "files".
+// New returns a gateway that has not been started yet. Its policy allows every call. It has one server, named "files".
 func New(t testing.TB) *Gateway {
 	return &Gateway{
 		Policy: NewPolicy(t), Approvals: new(Approvals), Journal: new(Journal), Catalog: new(toolreporttest.Catalog),
@@ -82,7 +82,7 @@ func New(t testing.TB) *Gateway {
 	}
 }
 
-// Start returns a gateway that has been started. It must be called inside a synctest bubble.
+// Start returns a gateway that has been started. The caller must run in a synctest bubble.
 func Start(t testing.TB) *Gateway {
 	t.Helper()
 	g := New(t)
@@ -90,8 +90,8 @@ func Start(t testing.TB) *Gateway {
 	return g
 }
 
-// StartModern is like [Start], but its server supports only revision 2026-07-28, and its policy allows the given
-// methods.
+// StartModern does the same as [Start], but the gateway's server supports only revision 2026-07-28, and its policy
+// allows the given methods.
 func StartModern(t testing.TB, methods ...string) *Gateway {
 	t.Helper()
 	g := New(t)
@@ -104,7 +104,7 @@ func StartModern(t testing.TB, methods ...string) *Gateway {
 // Files returns the server named "files".
 func (g *Gateway) Files() *Server { return g.Servers["files"] }
 
-// Start builds the gateway. When the test ends, its sessions are closed.
+// Start builds the gateway. When the test ends, the gateway's sessions are closed.
 func (g *Gateway) Start() {
 	g.t.Helper()
 	log := slog.New(slog.NewTextHandler(&g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -118,7 +118,7 @@ func (g *Gateway) Start() {
 	g.t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = g.Sessions.Run(ctx) // Run returns the error of ctx
+		_ = g.Sessions.Run(ctx) // Run only returns the error of ctx
 	})
 	g.Pipeline = g.newPipeline(log)
 	g.MCP, err = mcpserver.New(g.Config, g.deps(log))
@@ -127,7 +127,7 @@ func (g *Gateway) Start() {
 
 func (g *Gateway) deps(log *slog.Logger) mcpserver.Deps {
 	g.t.Helper()
-	tokens, err := authn.NewTokens(nil) // tests set the callers, so no token is authenticated
+	tokens, err := authn.NewTokens(nil) // no token is authenticated, because tests set the callers
 	g.check(err)
 	catalog, err := toolreport.New(g.Catalog, log)
 	g.check(err)
@@ -170,7 +170,7 @@ func (g *Gateway) check(err error) {
 	}
 }
 
-// limiter is a rate limit service that is never called, because no decision has limits.
+// limiter is a ratelimit service that is never called, because no decision has limits.
 type limiter struct {
 	ratelimitv1.RateLimitServiceClient
 }
@@ -192,12 +192,12 @@ func (g *Gateway) revision() (revision string) {
 	return revision
 }
 
-// Passed makes the pipeline write its counts. It returns the number of messages, by method, for which no rule was
-// needed.
+// Passed makes the pipeline write its counts. It returns, for each method, how many messages were allowed without a
+// policy rule.
 func (g *Gateway) Passed() map[string]int64 {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	cancel()
-	_ = g.Pipeline.Run(ctx) // Run returns the error of ctx
+	_ = g.Pipeline.Run(ctx) // Run only returns the error of ctx
 	out := make(map[string]int64)
 	for _, r := range g.Journal.Records(journal.KindPassed) {
 		out[r.Method] += r.Count

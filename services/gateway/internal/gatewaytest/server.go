@@ -13,33 +13,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// These are results that a [Server] returns. Which of them it returns depends on the revisions that it supports.
+// A [Server] returns these results. The revisions that it supports determine whether it returns Initialized or
+// Discovered.
 const (
 	// Initialized is the result of initialize.
 	Initialized = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`
 	// Discovered is the result of server/discover.
 	Discovered = `{"supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"tasks":{}},"instructions":"i","resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
-	// Tools is a server's tool list. Clients that call the tool "region" must repeat its argument "r" in a header.
+	// Tools is a server's tool list. Calls to the tool "region" must repeat the argument "r" in a header.
 	Tools = `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"pay","inputSchema":{"type":"object"}},` +
 		`{"name":"region","inputSchema":{"type":"object","properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`
 )
 
-// Server is a fake MCP server that records the messages it receives. A test sets its functions before it sends
-// messages.
+// Server is a fake MCP server that records the messages that it receives. A test must set the server's functions before
+// it sends messages.
 type Server struct {
-	// Transport is the name of the transport: http, stdio or grpc.
+	// Transport is the name of the transport, which is http, stdio or grpc.
 	Transport string
-	// Open answers requests that open a client's session.
+	// Open answers the requests that open clients' sessions.
 	Open func(upstream.Request) (upstream.Answer, error)
-	// Discovery answers all requests in the gateway's own sessions. If it is nil, these requests are answered in the
-	// same way as clients' requests.
+	// Discovery answers all requests in the gateway's own sessions. If it is nil, the server answers them like clients'
+	// requests.
 	Discovery func(upstream.Request) (upstream.Answer, error)
-	// Request answers requests in clients' sessions. To send a message before the answer, Request calls its parameter
-	// events.
+	// Request answers requests in clients' sessions. It can call events to send messages before the answer.
 	Request func(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
-	// Listen serves a session's stream. If Listen is nil, the server has no streams.
+	// Listen serves a session's stream. If it is nil, the server has no streams.
 	Listen func(ctx context.Context, to upstream.Listener) error
-	// NotifyError is the error that sending a notification to the server returns.
+	// NotifyError is the error that a notification to the server returns, or nil.
 	NotifyError error
 
 	t        testing.TB
@@ -51,7 +51,7 @@ type Server struct {
 	closed   int
 }
 
-// NewServer returns a server that supports only revisions that use sessions. It answers every request.
+// NewServer returns a server that supports only revisions with sessions. It answers every request.
 func NewServer(t testing.TB) *Server {
 	s := &Server{Transport: "http", t: t}
 	s.changed = sync.NewCond(&s.mu)
@@ -98,17 +98,17 @@ func NewModernServer(t testing.TB) *Server {
 	return s
 }
 
-// Result returns an answer to the request r. The parameter result is the raw result in the answer.
+// Result returns an answer to a request. The answer contains the given raw result.
 func Result(r upstream.Request, result string) upstream.Answer {
 	return Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + result + `}`)
 }
 
-// ErrorAnswer returns an answer to the request r. The parameter raw is the raw error in the answer.
+// ErrorAnswer returns an answer to a request. The answer contains the given raw error.
 func ErrorAnswer(r upstream.Request, raw string) upstream.Answer {
 	return Raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":` + raw + `}`)
 }
 
-// Raw returns an answer that consists of this message and status 200. It panics if the message is not valid JSON-RPC.
+// Raw returns an answer with the given message and status 200. It panics if the message is not valid JSON-RPC.
 func Raw(message string) upstream.Answer {
 	a, err := jsonrpc.ReadAnswer([]byte(message), jsonrpc.AnswerLimits())
 	if err != nil {
@@ -117,7 +117,7 @@ func Raw(message string) upstream.Answer {
 	return upstream.Answer{Message: a, Status: 200}
 }
 
-// Respond makes the server answer each client request with this raw result.
+// Respond makes the server answer each client request with the given raw result.
 func (s *Server) Respond(result string) {
 	s.Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		return Result(r, result), nil
@@ -148,22 +148,22 @@ func (s *Server) Notified(n int) []string {
 	return texts(s.notified)
 }
 
-// Notifications returns the notifications and responses that the server has received, in the form in which a transport
-// receives them.
+// Notifications returns the notifications and responses that the server has received, in the form that transports
+// receive.
 func (s *Server) Notifications() []upstream.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.notified)
 }
 
-// Forget removes the requests that the server has received in clients' sessions. Benchmarks call it to release memory.
+// Forget removes the recorded requests from clients' sessions. Benchmarks call it to release memory.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests = s.requests[:0]
 }
 
-// Closed returns the number of closed client sessions.
+// Closed returns how many client sessions were closed.
 func (s *Server) Closed() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +234,7 @@ func (c conn) Close(context.Context) error {
 	return nil
 }
 
-// discoveryConn is a session that the gateway itself has opened.
+// discoveryConn is the server's end of a session that the gateway itself has opened.
 type discoveryConn struct{ *Server }
 
 func (c discoveryConn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {

@@ -21,10 +21,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// errNoPolicy is the error that a call returns if the policy service does not respond.
+// errNoPolicy is the error that a request to the policy service returns if the service is meant to fail.
 var errNoPolicy = errors.New("policy does not answer")
 
-// Policy is a fake policy service. It hides the tools with names that begin with "secret". A test changes its fields
+// Policy is a fake policy service. It hides the tools whose names begin with "secret". A test may change the fields
 // only while the gateway handles no message, or within [Policy.Change].
 type Policy struct {
 	policyv1.PolicyServiceClient
@@ -32,21 +32,22 @@ type Policy struct {
 	// Revision is the active revision. If it is empty, the gateway caches nothing.
 	Revision string
 	// Access is the response to CheckServer for every server, unless AccessOf is set. If Access is nil, CheckServer
-	// fails. AccessOf returns the response for a single server and may be nil.
+	// fails. AccessOf may be nil. If it is not, it returns the response for one server.
 	Access   *policyv1.CheckServerResponse
 	AccessOf func(server string) *policyv1.CheckServerResponse
 	// DeniedNotifications are notifications that MCP defines and the policy denies. AllowedMethods are methods that MCP
 	// does not define and the policy allows.
 	DeniedNotifications, AllowedMethods []string
-	// Decision is the decision on every call, unless Decide is set. If Decision is nil, the request for a decision
-	// fails. Decide returns the decision on a single call and may be nil.
+	// Decision is the decision on every call, unless Decide is set. If Decision is nil, DecideCall fails. Decide may be
+	// nil. If it is not, it returns the decision on one call.
 	Decision *policyv1.Decision
 	Decide   func(*policyv1.Call) *policyv1.Decision
 	// Filter answers FilterTools.
 	Filter func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
-	// HidesName reports whether the name of a prompt or resource is hidden. If HidesName is nil, FilterNames fails.
+	// HidesName reports whether the policy hides the prompt or resource with the given name. If HidesName is nil,
+	// FilterNames fails.
 	HidesName func(name string) bool
-	// BeforeNames is called before FilterNames responds. It may be nil.
+	// BeforeNames may be nil. If it is not, it is called before FilterNames responds.
 	BeforeNames func(ctx context.Context)
 
 	t       testing.TB
@@ -62,7 +63,7 @@ type Decided struct {
 	Principal *identityv1.Principal
 }
 
-// NewPolicy returns a policy service that allows every call, but none of the MCP methods that need a rule of their own.
+// NewPolicy returns a policy service that allows every call, but none of the MCP methods that a rule must name.
 func NewPolicy(t testing.TB) *Policy {
 	return &Policy{
 		t:        t,
@@ -72,7 +73,7 @@ func NewPolicy(t testing.TB) *Policy {
 	}
 }
 
-// FilterSecrets hides the tools with names that begin with "secret".
+// FilterSecrets hides the tools whose names begin with "secret".
 func FilterSecrets(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := new(policyv1.FilterToolsResponse)
 	for _, tool := range r.GetTools() {
@@ -81,7 +82,7 @@ func FilterSecrets(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsRespons
 	return resp, nil
 }
 
-// Change runs the function change while the policy service is not handling a request.
+// Change calls a function while the policy service handles no request.
 func (p *Policy) Change(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +113,7 @@ func (p *Policy) NameRequests() []*policyv1.FilterNamesRequest {
 	return slices.Clone(p.names)
 }
 
-// Forget removes the evaluated calls. Benchmarks call it to release memory.
+// Forget removes the record of evaluated calls. Benchmarks call it to release memory.
 func (p *Policy) Forget() { p.Change(func() { p.decided = p.decided[:0] }) }
 
 // DecideCall implements policyv1.PolicyServiceClient.
@@ -189,8 +190,8 @@ func (p *Policy) CheckServer(_ context.Context, r *policyv1.CheckServerRequest, 
 	return resp, nil
 }
 
-// validate checks that a request meets the policy service's API contract, as the real service does. It does nothing in
-// benchmarks, because the real gateway does not spend time on this check.
+// validate checks that a request satisfies the constraints in the proto file, as the real policy service does. It does
+// nothing in benchmarks, because the real gateway does not spend time on this check.
 func (p *Policy) validate(r proto.Message) error {
 	if _, isBenchmark := p.t.(*testing.B); isBenchmark {
 		return nil
@@ -202,12 +203,12 @@ func (p *Policy) validate(r proto.Message) error {
 	return nil
 }
 
-// Journal is a fake journal that keeps the records in memory.
+// Journal is a fake journal that stores the records in memory.
 type Journal struct {
-	// Errors contains the error that is returned for each kind of record. A record is stored even if an error is
-	// returned for it.
+	// Errors maps a kind of record to the error that writing such a record returns. The record is stored even if there
+	// is an error.
 	Errors map[journal.Kind]error
-	// BeforeIntent is called before an intent is stored. It may be nil.
+	// BeforeIntent may be nil. If it is not, it is called before an intent is stored.
 	BeforeIntent func(*journal.Record)
 
 	mu      sync.Mutex

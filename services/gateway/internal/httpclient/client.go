@@ -30,7 +30,7 @@ const (
 	maxHead = 64 << 10
 	// connBuffer is the size of a connection's read buffer and of its write buffer, in bytes.
 	connBuffer = 8 << 10
-	// maxDialed is the maximum number of new connections that are opened for one request.
+	// maxDialed limits how many new connections are opened for one request.
 	maxDialed = 3
 )
 
@@ -51,15 +51,15 @@ func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error}
 // the response. The transport of net/http would pass each request to two other goroutines, which takes longer than all
 // of the gateway's checks of a call.
 //
-// Large requests and all requests over TLS are sent with the field transport, which is a net/http transport. It reads
-// while it writes, so it receives the response even if the server responds before it has read the whole request. A
-// Client is safe for concurrent use.
+// Large requests and all requests over TLS are sent with a transport of net/http. The transport reads while it writes,
+// so it receives the response even if the server responds before the server has read the whole request. A Client is
+// safe for concurrent use.
 type Client struct {
 	addr      string // empty over TLS
 	transport *http.Transport
 
 	mu   sync.Mutex
-	idle []*clientConn // sorted by since
+	idle []*clientConn // the connection that has been idle for longest is first
 }
 
 // clientConn is a connection to a server. Only one request at a time uses it.
@@ -81,10 +81,10 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 	return w.SendWhen(ctx, nil, head, fields, body)
 }
 
-// SendWhen is like [Client.Send], but calls begin as soon as there is a connection, immediately before it sends the
+// SendWhen is like [Client.Send], but as soon as there is a connection, it calls begin immediately before it sends the
 // request. If begin returns an error, nothing is sent, and SendWhen returns an error that wraps begin's error. If the
-// connection can no longer be used when begin returns, SendWhen calls begin again for another connection. The parameter
-// begin may be nil.
+// connection can no longer be used when begin returns, SendWhen calls begin again for another connection. If begin is
+// nil, it is not called.
 func (w *Client) SendWhen(ctx context.Context, begin func() error, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
@@ -131,8 +131,8 @@ func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http
 		}
 	}
 	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		// net/http calls WroteHeaders before it sends the body. After RoundTrip has returned, net/http no longer begins
-		// to send the body.
+		// net/http calls WroteHeaders before it sends the body. After RoundTrip has returned, net/http cannot begin to
+		// send the body.
 		WroteHeaders: func() { sent.Store(true) },
 	})))
 	if refused := gate.refused.Load(); err != nil && refused != nil {
@@ -144,7 +144,7 @@ func (w *Client) sendWithTransport(req *http.Request, begin func() error) (*http
 	return resp, err
 }
 
-// gatedBody is the body of a request. It calls the function begin when its first byte is read. net/http reads this byte
+// gatedBody is the body of a request. It calls begin when the first byte of the body is read. net/http reads this byte
 // as soon as it has a connection for the request. If begin returns an error, reading the body fails.
 type gatedBody struct {
 	io.ReadCloser
@@ -197,9 +197,9 @@ func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Re
 	}
 }
 
-// getConn returns a connection that is still usable after the function begin has returned nil. Because begin may take a
-// long time, the server may close the connection meanwhile. getConn therefore checks the connection again after begin
-// has returned. If the connection is no longer usable, getConn tries another one and calls begin again.
+// getConn returns a connection that is still usable after begin has returned nil. Because begin may take a long time,
+// during which the server may close the connection, getConn checks the connection again after begin has returned. If
+// the connection is no longer usable, getConn tries another one and calls begin again.
 func (w *Client) getConn(ctx context.Context, begin func() error) (*clientConn, error) {
 	for dialed := 0; ; {
 		c := w.popUsable()
@@ -244,8 +244,8 @@ func (w *Client) popUsable() *clientConn {
 	return nil
 }
 
-// callBegin calls the function begin unless it is nil. It returns begin's error, or the cause of ctx if ctx is done
-// when begin returns.
+// callBegin calls begin, unless begin is nil. It returns begin's error, or the cause of ctx if ctx is done when begin
+// returns.
 func callBegin(ctx context.Context, begin func() error) error {
 	if begin == nil {
 		return nil
@@ -363,7 +363,8 @@ func (b *responseBody) finish(complete bool) {
 	_ = b.conn.Close() // the connection is not used again
 }
 
-// reason returns the reason why a connection failed. This is the cause of ctx if ctx is done, and otherwise err.
+// reason returns the reason why a connection failed. This is the cause of ctx if ctx is done. Otherwise it is err, or
+// context.DeadlineExceeded if err means that the connection's deadline has passed.
 func reason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -20,10 +20,10 @@ import (
 const (
 	// dialTimeout is the timeout for establishing a connection.
 	dialTimeout = 5 * time.Second
-	// maxIdle is the maximum number of idle connections to one server. With the default of net/http, which is two, most
-	// calls would open a new connection under load.
+	// maxIdle limits how many idle connections to one server stay open. With the default of net/http, which is two,
+	// most calls would open a new connection under load.
 	maxIdle = 1024
-	// idleTimeout is the time after which an idle connection to a server is closed.
+	// idleTimeout is how long an idle connection to a server stays open.
 	idleTimeout = 90 * time.Second
 	// receiveBuffer is the size of the receive buffer that is requested from the operating system for each connection,
 	// in bytes. The system may use twice as much. For HTTP/2 it is also the flow-control window of each stream. These
@@ -31,8 +31,8 @@ const (
 	receiveBuffer = 128 << 10
 )
 
-// Options configure the connection to a server. With the zero value, the client connects directly and trusts the
-// system's certificates.
+// Options configure the connection to a server. If Options has the zero value, the client connects directly and trusts
+// the system's certificates.
 type Options struct {
 	// Proxy is the http or https URL of a proxy that supports CONNECT, including credentials. If Proxy is nil, no proxy
 	// is used.
@@ -45,9 +45,9 @@ type Options struct {
 // New returns a client for one configured endpoint. The client never connects to a link-local address. If the
 // configured name is public, the client does not connect to private addresses either.
 //
-// With a proxy, the proxy's address is checked. The endpoint's address is checked only if it is an IP address, because
-// the proxy resolves names. New returns an error if the endpoint's address is refused. It also returns an error if a
-// proxy is configured for an endpoint without TLS, because the proxy could read the requests.
+// If a proxy is configured, the proxy's address is checked instead. The endpoint's address is checked only if it is an
+// IP address, because the proxy resolves names. New returns an error if the endpoint's address is refused. It also
+// returns an error if a proxy is configured for an endpoint without TLS, because the proxy could read the requests.
 func New(u *url.URL, opts Options) (*Client, error) {
 	if opts.Proxy == nil {
 		return newDirect(u, opts), nil
@@ -100,11 +100,11 @@ func newDirect(u *url.URL, opts Options) *Client {
 // Dial returns a dial function for an http.Transport that connects to one configured host. The function refuses
 // addresses that the host is not allowed to resolve to.
 func Dial(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
-	private := mayBePrivate(host)
+	allowPrivate := mayBePrivate(host)
 	dialer := &net.Dialer{
 		Timeout: dialTimeout,
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
-			return checkAddress(host, address, private)
+			return checkAddress(host, address, allowPrivate)
 		},
 	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -150,8 +150,8 @@ func mayBePrivate(host string) bool {
 	return false
 }
 
-// specialRanges contains address ranges that have no public servers (IANA's registries of special-purpose addresses)
-// and that netip does not recognize.
+// specialRanges contains address ranges in which there are no public servers (IANA's registries of special-purpose
+// addresses) and that the methods of netip do not recognize.
 var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
 	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
@@ -170,10 +170,10 @@ var (
 	sixTo4 = netip.MustParsePrefix("2002::/16")    // RFC 3056
 )
 
-// checkAddress refuses link-local, multicast and unspecified addresses. If the address was resolved from a public name,
-// checkAddress also refuses all other addresses that are not public (SSRF by DNS rebinding). private is true if the
-// host may have a private address.
-func checkAddress(host, address string, private bool) error {
+// checkAddress returns an error for link-local, multicast and unspecified addresses. Unless allowPrivate is true, it
+// also returns an error for all other addresses that are not public, so that a public name cannot lead to an internal
+// server (SSRF by DNS rebinding).
+func checkAddress(host, address string, allowPrivate bool) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", host, err)
@@ -182,7 +182,7 @@ func checkAddress(host, address string, private bool) error {
 	switch {
 	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
 		return fmt.Errorf("dial %s: %s is a link-local, multicast or unspecified address, at which no server can be", host, ip)
-	case !private && !isPublic(ip):
+	case !allowPrivate && !isPublic(ip):
 		return fmt.Errorf("dial %s: the public name resolves to %s, which is not a public address; configure the address itself if that is meant", host, ip)
 	default:
 		return nil

@@ -14,8 +14,8 @@ import (
 // immutable.
 type Head struct {
 	req *http.Request
-	// before is the part of the head before the value of Content-Length. after is the part of the head after that
-	// value.
+	// before and after are the parts of the head before and after the header Content-Length, which differs between
+	// requests.
 	before, after []byte
 }
 
@@ -35,15 +35,15 @@ func NewHead(req *http.Request) (*Head, error) {
 		return nil, fmt.Errorf("write the head of a request: %w", err)
 	}
 	encoded := bytes.TrimSuffix(text.Bytes(), []byte("\r\n"))       // without the blank line at the end
-	before, after, sized := bytes.Cut(encoded, []byte(emptyLength)) // no value contains a line break
+	before, after, sized := bytes.Cut(encoded, []byte(emptyLength)) // the header cannot be part of a value, because no value contains a line break
 	if sized {
 		before = append(bytes.Clone(before), "\r\n"...)
 	}
 	return &Head{req: req, before: before, after: after}, nil
 }
 
-// write writes the head with the additional fields, followed by the body. It returns no errors, because the Flush
-// method of the writer to returns them.
+// write writes the head with the additional fields, followed by the body. It returns no errors, because the caller
+// receives them from the writer's Flush method.
 func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 	_, _ = to.Write(h.before)
 	if body != nil {

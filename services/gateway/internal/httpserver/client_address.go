@@ -39,9 +39,9 @@ func (s *Server) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// lastUntrusted returns the address of the client that has sent a request. The parameter from is the address from which
-// the request was received, and hops contains the forwarded addresses. lastUntrusted follows hops from the last to the
-// first while they are trusted proxies.
+// lastUntrusted returns the address of the client that has sent a request. It starts with from, which is the address
+// from which the request was received. Then it follows the forwarded addresses from the last to the first while they
+// belong to trusted proxies.
 func (s *Server) lastUntrusted(from netip.Addr, hops []string) netip.Addr {
 	for i, hop := range slices.Backward(hops) {
 		addr, ok := parseNode(hop)
@@ -79,8 +79,7 @@ func forwarded(h http.Header) (hops []string) {
 	return hops
 }
 
-// parseNode parses an address in one of the forms that proxies write: with or without a port, and IPv6 with or without
-// brackets.
+// parseNode parses an address as proxies write it, with or without a port. An IPv6 address may be in brackets.
 func parseNode(text string) (netip.Addr, bool) {
 	text = strings.TrimSpace(text)
 	if at, err := netip.ParseAddrPort(text); err == nil {

@@ -16,12 +16,12 @@ const (
 )
 
 // pageHeaders are the headers that a web page may send, in addition to headers that begin with `mcp-`.
-var pageHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
+var pageHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // Go has no constant slices
 
 // withCORS allows web pages of configured origins to read responses, including refusals, and answers their preflight
-// requests (Fetch Standard, section 3.2). A preflight request has no caller, so its response is the same for every
-// server. Browser credentials, such as cookies, are not allowed, because MCP sends credentials in a header that the
-// page must set.
+// requests (Fetch Standard, section 3.2). A preflight request contains no credential, so its response is the same for
+// every server. Browser credentials, such as cookies, are not allowed, because MCP sends credentials in a header that
+// the page must set.
 func (s *Server) withCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(s.cfg.Origins) == 0 || r.URL.Path != "/mcp" && !strings.HasPrefix(r.URL.Path, "/mcp/") {

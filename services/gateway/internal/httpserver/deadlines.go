@@ -9,7 +9,7 @@ const (
 	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. Once the gateway has
 	// waited for the client for a total of writeTimeout, the client must read at an average rate of at least minRate,
 	// in bytes per second. Only the time during which the gateway waits for the client counts. There is no timeout for
-	// the whole answer, because a call may take long.
+	// the whole answer, because a call may take a long time.
 	writeTimeout = 10 * time.Second
 	maxPiece     = 64 << 10
 	minRate      = 64 << 10
@@ -74,7 +74,7 @@ func (w *deadlineWriter) FlushError() error {
 	return err
 }
 
-// setDeadline sets the write deadline for the next piece. A slow client gets an earlier deadline.
+// setDeadline sets the write deadline for the next piece. The deadline is earlier if the client has read slowly so far.
 func (w *deadlineWriter) setDeadline() (now time.Time) {
 	now = time.Now()
 	earned := time.Duration(float64(w.written) / minRate * float64(time.Second))

@@ -30,8 +30,8 @@ type Caller struct {
 // While the identity service is busy, Revoked waits until ctx is done.
 func (c Caller) Revoked(ctx context.Context) bool { return c.Credential.Check(ctx) != nil }
 
-// Authenticated returns a handler that passes requests from agents with a valid credential to next. If a caller has too
-// many connections, the handler passes the caller's request to full instead, and closes the connection.
+// Authenticated returns a handler that calls next for each request from an agent with a valid credential. If the caller
+// has too many connections, the handler calls full instead, and closes the connection.
 func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		text, ok := bearer(r.Header["Authorization"])
@@ -66,19 +66,19 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// errOtherResource means that a JWT does not have the resource that the request names as an audience (RFC 8707, section
-// 2), or that a token of the mesh is for other servers.
+// errOtherResource means that a token is valid, but not for the resource that the request names. Either the audiences
+// of a JWT do not contain this resource (RFC 8707, section 2), or the mesh created the token for other servers.
 var errOtherResource = errors.New("the token does not give access to this URL: use the URL of a server for which it was issued")
 
-// isUnknown reports whether an error means that it is not known whether a credential is valid. The client should then
-// send the request again.
+// isUnknown reports whether an error means that the gateway cannot tell whether a credential is valid. The client
+// should then send the request again.
 func isUnknown(err error) bool {
 	refusal := issuer.RefusalOf(err)
 	return errors.Is(err, authn.ErrVerifyBusy) || refusal != nil && refusal.Reason == issuer.NoKeys
 }
 
-// unknownText returns the text of a refusal because of an error for which isUnknown returns true. For other errors it
-// returns an empty text.
+// unknownText returns the message of the refusal for an error for which isUnknown returns true. It returns "" for other
+// errors.
 func unknownText(err error) string {
 	if !isUnknown(err) {
 		return ""
@@ -110,7 +110,7 @@ func bearer(lines []string) (string, bool) {
 
 const (
 	// noToken is the message for a request without a bearer token. The other messages are for a token that is unknown,
-	// was revoked, has expired, or belongs to a caller who is blocked.
+	// was revoked, has expired, or belongs to a blocked caller.
 	noToken      = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
 	wrongToken   = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
 	revokedToken = "this bearer token was revoked: ask an operator of the mesh for another one (`sluice token create`), and put it in the client's configuration."

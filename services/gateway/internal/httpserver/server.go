@@ -22,7 +22,7 @@ const (
 	// request, including a body that is not used.
 	headerTimeout = 10 * time.Second
 	readTimeout   = 30 * time.Second
-	// idleTimeout is the time after which an idle client connection is closed.
+	// idleTimeout is how long an idle client connection stays open.
 	idleTimeout = 2 * time.Minute
 	// sendBuffer is the size of a socket's send buffer in bytes. The operating system may use twice as much. The buffer
 	// does not count against any caller's quota. A larger buffer would delay the detection of slow readers.
@@ -31,8 +31,8 @@ const (
 	maxHeader = 32 << 10
 )
 
-// Config configures which requests are accepted. With the zero value, only loopback host names and loopback origins are
-// accepted.
+// Config configures which requests are accepted. If Config has the zero value, only loopback host names and loopback
+// origins are accepted.
 type Config struct {
 	// Hosts are host names that are accepted in addition to loopback names. They have no ports and are in lower case.
 	Hosts []string
@@ -43,15 +43,17 @@ type Config struct {
 	// Resource is the URI of the mesh as a protected resource (RFC 9728), such as `https://mcp.example.com/mcp`. It is
 	// empty if the mesh has no public URL.
 	Resource string
-	// StepUpClients are the OAuth clients that get the status 403 if a call is refused because of a missing scope.
+	// StepUpClients are the OAuth clients whose refused calls are answered with the HTTP status 403 if the token lacks
+	// a scope.
 	StepUpClients []string
 }
 
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Tokens *authn.Tokens
-	// Scopes returns the OAuth scopes that calls to a server need, or those of all servers if the name is empty. Unknown
-	// servers need the scopes of all servers. Scopes returns nil if no scopes are needed or if they are not known.
+	// Scopes returns the OAuth scopes that calls to a server need, or those of all servers if the name is empty. For an
+	// unknown server, it also returns the scopes of all servers. Scopes returns nil if no scopes are needed or if they
+	// are not known.
 	Scopes func(server string) []string
 	// Admission counts a request that was refused before its caller was identified. peer is the client's address.
 	Admission func(code, peer string)
@@ -102,7 +104,8 @@ func http1() *http.Protocols {
 }
 
 // Listen wraps lis in a listener that limits connections. It limits unauthenticated connections, in total and per
-// address, and the connections of each caller. Trusted proxies must limit connections themselves.
+// address, and the connections of each caller. The connections of all trusted proxies have one common limit, so the
+// proxies must limit the connections of their clients.
 func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) {
 	return connlimit.Listen(lis, connlimit.Limits{
 		MaxUnauthenticated: 1024, MaxPerAddress: 256, MaxPerCaller: 1024, IdentifyTimeout: 15 * time.Second, IsTrusted: s.trusted, MaxProxied: 4096,

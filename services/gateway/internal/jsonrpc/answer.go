@@ -6,8 +6,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// An Answer is one message from a server: a response, a notification or a request. It is read-only. Its spans are
-// positions in Raw, which must not change while the Answer is in use.
+// An Answer is one message from a server, which is a response, a notification or a request. It is read-only. Its spans
+// are positions in Raw, which must not change while the Answer is in use.
 type Answer struct {
 	// Raw is the message as it was received.
 	Raw []byte
@@ -15,7 +15,8 @@ type Answer struct {
 	Kind Kind
 	// Method is the method of a request or notification. It is empty in a response.
 	Method string
-	// ID is the raw id: a string or a number. In an error response it may be null. It is absent in a notification.
+	// ID is the raw id, which is a string or a number. In an error response it may be null. It is absent in a
+	// notification.
 	ID Span
 	// Params is the params object.
 	Params Span
@@ -34,7 +35,7 @@ type Answer struct {
 	NextCursor, ResultType, TTL, CacheScope   Span
 	ProtocolVersion, Capabilities, ServerInfo Span
 	SupportedVersions, TaskID                 Span
-	TaskResult, TaskError                     Span // the results of an ended task
+	TaskResult, TaskError                     Span // the result and the error of a task that has ended
 	// InputRequests is the raw value of result.inputRequests, and Inputs are the members of that object in order (MCP
 	// 2026-07-28, Multi Round-Trip Requests).
 	InputRequests Span

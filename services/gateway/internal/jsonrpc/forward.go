@@ -14,7 +14,7 @@ import (
 // corresponding member is removed from the message.
 type Trace struct{ Parent, State, Baggage string }
 
-// fields returns the keys and values in the order of the array trace in Meta.
+// fields returns the keys and values in the order of Meta.trace.
 func (t Trace) fields() [traceFields][2]string {
 	return [...][2]string{{"traceparent", t.Parent}, {"tracestate", t.State}, {"baggage", t.Baggage}}
 }
@@ -50,8 +50,8 @@ func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	return &sent, nil
 }
 
-// outgoing returns the edits for [Message.Outgoing], sorted by position. removed is the number of _meta members that
-// these edits remove.
+// outgoing returns the edits for [Message.Outgoing], sorted by position. It also returns the number of _meta members
+// that these edits remove.
 func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	meta := &m.Meta
 	out := slices.Clone(meta.ours)
@@ -74,9 +74,9 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 }
 
 // replacedValue returns the value that a trace member of m has after it is replaced with text. It returns "" if m does
-// not have the member, or if text is longer than the maximum length in bytes, which is the parameter most.
-func (m *Message) replacedValue(field int, text string, most int) string {
-	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
+// not have the member, or if text is longer than maxBytes.
+func (m *Message) replacedValue(field int, text string, maxBytes int) string {
+	if !m.Meta.trace[field].Present() || len(text) > maxBytes || quote(text) == nil {
 		return ""
 	}
 	return text
@@ -122,8 +122,8 @@ func (m *Message) WithoutClientMeta() (*Message, error) {
 	return m.reparsed(append(edits, removeItems(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// WithoutRetryMembers returns a copy of a request that a client repeats. The copy does not contain the client's
-// responses and the server's state (MCP 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The
+// WithoutRetryMembers returns a copy of a request that a client repeats. The copy contains neither the client's
+// responses nor the server's state (MCP 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The
 // result is parsed again.
 func (m *Message) WithoutRetryMembers() (*Message, error) {
 	return m.reparsed(removeItems(nil, m.Raw, m.members(m.Params, paramsAgain)))
@@ -155,8 +155,8 @@ var (
 	paramsAgain    = foldTable("inputResponses", "requestState")
 )
 
-// members returns those members of an object in m whose keys are in the table keys.
-func (m *Message) members(of Span, keys map[string]string) (out []item) {
+// members returns those members of an object in m whose folded keys are in the table.
+func (m *Message) members(of Span, table map[string]string) (out []item) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	s := scanner{raw: m.Raw, pos: of.Start, limits: passed}
 	var f frame
@@ -168,7 +168,7 @@ func (m *Message) members(of Span, keys map[string]string) (out []item) {
 		if !more || err != nil {
 			return out
 		}
-		_, is := keys[string(fold(nil, f.key))]
+		_, is := table[string(fold(nil, f.key))]
 		if s.value() != nil {
 			return out
 		}

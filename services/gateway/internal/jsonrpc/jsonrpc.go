@@ -63,20 +63,20 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// Limits limits the size of one message. Each field is the maximum accepted value. With the zero Limits, every message
-// is refused.
+// Limits limits the size of one message. Each field is the maximum accepted value. If Limits has the zero value, every
+// message is refused.
 type Limits struct {
 	// Bytes is the maximum length of the whole message.
 	Bytes int
 	// Depth is the maximum nesting depth of objects and arrays. The message itself is level 1.
 	Depth int
-	// Tokens is the maximum number of tokens: scalars, keys, and the opening and closing brackets of objects and
-	// arrays.
+	// Tokens is the maximum number of tokens. Scalars, keys, and the opening and closing brackets of objects and arrays
+	// are tokens.
 	Tokens int
 	// KeyBytes is the maximum length of one key in UTF-8, with escapes resolved.
 	KeyBytes int
-	// NumberBytes is the maximum length of a number as written. Parsers that compute exact values need a time that
-	// grows faster than linearly with this length.
+	// NumberBytes is the maximum length of a number as written. It is limited because the time that parsers need to
+	// compute exact values grows faster than linearly with this length.
 	NumberBytes int
 	// IDBytes is the maximum length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
 	IDBytes int

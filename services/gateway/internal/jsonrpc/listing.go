@@ -5,19 +5,20 @@ import (
 )
 
 // Listing returns a copy of the answer in which ToolList and Tools describe another list in the result, such as
-// prompts. The parameter list is the key of that list, and name is the key of an element's name. When [Answer.Clean] is
-// called on the copy, it hides elements of that list. If the result does not contain the list, ToolList is absent.
+// prompts. listKey is the key of that list in the result, and nameKey is the key of an element's name. When
+// [Answer.Clean] is called on the copy, it hides elements of that list. If the result does not contain the list,
+// ToolList is absent.
 //
 // Listing parses the result a second time, so it should be called only if the list is to be filtered. The error is an
 // [*Error] if a parser could mistake another member for the list, or if the list is too long.
-func (a *Answer) Listing(list, name string) (*Answer, error) {
+func (a *Answer) Listing(listKey, nameKey string) (*Answer, error) {
 	out := *a
 	out.ToolList, out.Tools = Span{}, nil
 	if !a.Result.Present() {
 		return &out, nil
 	}
 	r := reader{scanner: scanner{raw: a.Raw, pos: a.Result.Start, limits: AnswerLimits()}, a: &out}
-	members, fields := foldTable(list), foldTable(name)
+	members, fields := foldTable(listKey), foldTable(nameKey)
 	var f frame
 	if err := r.enter(&f); err != nil {
 		return nil, err
@@ -31,8 +32,8 @@ func (a *Answer) Listing(list, name string) (*Answer, error) {
 			return &out, nil
 		case isVariant(members, f.key):
 			return nil, r.fail(commonv1.Code_CODE_FIELD_CASE_VARIANT, f.start, "a key differs from a protocol field in case only")
-		case string(f.key) == list:
-			err = r.list(name, fields)
+		case string(f.key) == listKey:
+			err = r.list(nameKey, fields)
 		default:
 			err = r.value()
 		}

@@ -21,7 +21,7 @@ type Message struct {
 	Kind Kind
 	// Method is the method of a request or notification. It is empty in a response.
 	Method string
-	// ID is the raw id: a string or an integer. It is absent in a notification.
+	// ID is the raw id, which is a string or an integer. It is absent in a notification.
 	ID Span
 	// Params is the params object.
 	Params Span
@@ -37,8 +37,8 @@ type Message struct {
 	// URI is params.uri if the method begins with resources/. If the message requests a completion for a resource, URI
 	// is params.ref.uri, which may be a URI template. For other methods it is empty.
 	URI string
-	// Ref is the reference type of a completion: [RefPrompt] or [RefResource]. It is empty if the type is unknown, and
-	// for other methods.
+	// Ref is the reference type of a completion, which is [RefPrompt] or [RefResource]. It is empty if the type is
+	// unknown, and for other methods.
 	Ref string
 	// URIValue is the raw value of params.uri.
 	URIValue Span
@@ -99,7 +99,7 @@ type Meta struct {
 	TraceParent, TraceState string
 	// ProtocolVersion is the value of "io.modelcontextprotocol/protocolVersion". It has at most 64 bytes.
 	ProtocolVersion string
-	// ProgressToken is the raw token: a string or an integer with the same limits as an id.
+	// ProgressToken is the raw token, which is a string or an integer with the same limits as an id.
 	ProgressToken Span
 	// Capabilities is the object in "io.modelcontextprotocol/clientCapabilities".
 	Capabilities Span

@@ -32,11 +32,11 @@ func (n *nameStack) at(i int) []byte {
 	return n.far[i-len(n.near)]
 }
 
-// maxNames is the maximum total number of keys in all objects that have begun but not ended. It is limited because a
-// key needs several times its length in memory.
+// maxNames is the maximum total number of keys in all objects that have begun but not ended. It is limited because each
+// key needs more memory than its bytes in the message.
 const maxNames = 100_000
 
-// linearKeys is the maximum number of an object's keys up to which each new key is compared with all previous ones. If
+// linearKeys is the largest number of keys in an object for which each new key is compared with all previous keys. If
 // an object has more keys, duplicates are found by sorting the keys at the end of the object.
 const linearKeys = 16
 

@@ -17,7 +17,7 @@ type paramSpans struct {
 	// key.
 	refType, refName, refURI, refVariant Span
 
-	// Members of _meta.
+	// These are members of _meta.
 	run, approval, traceParent, traceState Span
 	metaVersion, metaToken                 Span
 	metaCapabilities, metaClientInfo       Span

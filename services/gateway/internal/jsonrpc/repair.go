@@ -21,9 +21,9 @@ type repairState struct {
 //   - A lone surrogate, such as the escape \ud83d, is replaced with \ufffd in string values of content or
 //     structuredContent in the result of tools/call. Surrogates in keys and in all other members are not replaced.
 //
-// methodOf returns the method of the request with this raw id, or "" if there is none. Repair reports whether it has
-// repaired raw. If Repair returns false, raw must no longer be used. A message with any other fault is not repaired. A
-// repaired message must still be read with [ReadAnswer].
+// methodOf must return the method of the request with this raw id, or "" if there is none. Repair reports whether it
+// has repaired raw. If Repair returns false, raw must no longer be used. A message with any other fault is not
+// repaired. A repaired message must still be read with [ReadAnswer].
 func Repair(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
 	repair := &repairState{last: -1}
 	r := reader{scanner: scanner{raw: raw, limits: limits, repair: repair}}

@@ -4,7 +4,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A section is a part of a server's message: an object that has members defined by the protocol.
+// A section is an object in a server's message that has members defined by the protocol.
 type section uint8
 
 const (
@@ -28,8 +28,7 @@ func (in section) table() map[string]string {
 	return envelopeFields
 }
 
-// section reads an object that has members defined by the protocol. The parameter in says which part of the message the
-// object is.
+// section reads the object that is the given section of the message, and returns its position.
 func (r *reader) section(in section) (Span, error) {
 	start := r.pos
 	if r.peek() != '{' {
@@ -143,7 +142,7 @@ func (r *reader) errorField(f *frame) (err error) {
 	case string(f.key) == "code":
 		r.a.ErrorCode, err = r.read()
 	case string(f.key) == "data" && r.peek() == '{':
-		err = r.readMeta() // the gateway's own errors contain the decision in data
+		err = r.readMeta() // the gateway's own errors contain the policy decision in data, so a server could forge one
 	default:
 		err = r.memberValue(f)
 	}
@@ -193,8 +192,8 @@ func (r *reader) resultField(f *frame) (err error) {
 	return err
 }
 
-// maxReserved is the maximum number of members in a message that only the gateway may send. It is limited because the
-// edit that removes a member uses more memory than the member.
+// maxReserved is the maximum number of reserved members in a message, which are members that only the gateway may send.
+// It is limited because the edit that removes a member uses more memory than the member.
 const maxReserved = 1_000
 
 // maxTools is the maximum number of elements in result.tools.
@@ -202,9 +201,9 @@ const maxTools = 10_000
 
 func (r *reader) tools() error { return r.list("name", toolFields) }
 
-// list reads a list in the result. name is the key of an element's name. fields contains the protocol fields of an
+// list reads a list in the result. nameKey is the key of an element's name. fields contains the protocol fields of an
 // element. Other keys in an element must not resemble these fields.
-func (r *reader) list(name string, fields map[string]string) error {
+func (r *reader) list(nameKey string, fields map[string]string) error {
 	if r.peek() != '[' {
 		return r.value()
 	}
@@ -222,7 +221,7 @@ func (r *reader) list(name string, fields map[string]string) error {
 		if f.count > maxTools {
 			return r.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "the list has too many tools")
 		}
-		t, err := r.tool(name, fields)
+		t, err := r.tool(nameKey, fields)
 		if err != nil {
 			return err
 		}

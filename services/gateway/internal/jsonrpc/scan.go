@@ -36,7 +36,7 @@ type scanner struct {
 	text []byte
 	// reserved contains the members that only the gateway may send, sorted by position.
 	reserved []item
-	// repair collects the changes that [Repair] makes. It is nil for all other functions.
+	// repair collects the changes that [Repair] makes. It is nil unless Repair uses the scanner.
 	repair *repairState
 }
 
@@ -306,7 +306,7 @@ func (s *scanner) decode(span Span) ([]byte, bool) {
 	return s.unescape(quoted)
 }
 
-// unescape resolves the escapes of a string. The parameter quoted includes the quotes.
+// unescape resolves the escapes of a string, which must be given with its quotes.
 func (s *scanner) unescape(quoted []byte) ([]byte, bool) {
 	start := len(s.text)
 	text, err := jsontext.AppendUnquote(s.text, quoted)

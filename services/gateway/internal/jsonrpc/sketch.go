@@ -131,17 +131,17 @@ func NumberIn(id []byte) []byte {
 	return id[1 : len(id)-1]
 }
 
-// UnquoteID removes the quotes from an answer's id if the id is a string that contains the id of the request in decimal
-// form. The parameter sent is the raw id of the request. UnquoteID modifies a.Raw. It reports whether the answer's id
-// then equals the request's id.
-func (a *Answer) UnquoteID(sent []byte) bool {
+// UnquoteID removes the quotes from an answer's id if the id is a string that contains requestID in decimal form.
+// requestID is the raw id of the request. UnquoteID modifies a.Raw. It reports whether the answer's id then equals
+// requestID.
+func (a *Answer) UnquoteID(requestID []byte) bool {
 	id := a.ID.Of(a.Raw)
-	if number := NumberIn(id); number != nil && isInteger(sent) && bytes.Equal(number, sent) {
+	if number := NumberIn(id); number != nil && isInteger(requestID) && bytes.Equal(number, requestID) {
 		a.Raw[a.ID.Start], a.Raw[a.ID.End-1] = ' ', ' '
 		a.ID = Span{a.ID.Start + 1, a.ID.End - 1}
 		return true
 	}
-	return SameID(id, sent)
+	return SameID(id, requestID)
 }
 
 // Integer returns the integer in a raw id, regardless of how the integer is written. For example, it returns 7 for 7.0

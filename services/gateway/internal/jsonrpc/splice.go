@@ -55,7 +55,7 @@ func PlanEdits(raw []byte, edits ...Edit) ([][]byte, error) {
 // shifts maps positions before the edits to positions after the edits.
 type shifts []shift
 
-// shift means that all bytes at or after the position from are moved by the given number of bytes.
+// A shift says by how many bytes all bytes at or after a position are moved.
 type shift struct{ from, by int }
 
 func shifting(edits []Edit) shifts {
@@ -67,8 +67,8 @@ func shifting(edits []Edit) shifts {
 	return out
 }
 
-// position returns the new position of a byte whose position before the edits was old. The edits must not have removed
-// that byte.
+// position returns the position of a byte after the edits, given its position before the edits. The edits must not have
+// removed that byte.
 func (s shifts) position(old int) int {
 	i := sort.Search(len(s), func(i int) bool { return s[i].from > old })
 	if i == 0 {
@@ -117,8 +117,8 @@ func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	return edits
 }
 
-// nextItem returns the position of the item that follows an item ending at the position end, and reports whether there
-// is such an item.
+// nextItem returns the position of the item that follows an item with the given end, and reports whether there is such
+// an item.
 func nextItem(raw []byte, end int) (int, bool) {
 	s := scanner{raw: raw, pos: end}
 	s.space()

@@ -7,10 +7,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Owner identifies the quotas against which memory counts. It is immutable.
+// Owner identifies the quotas to which memory is charged. It is immutable.
 type Owner struct {
-	// Accounts are the quota accounts against which the caller's usage counts. They are zero if the memory does not
-	// belong to a single caller.
+	// Accounts are the caller's quota accounts. They are zero if the memory does not belong to a single caller.
 	Accounts principal.Accounts
 	// Server is the name of the server that sends the message. It may be empty.
 	Server string
@@ -31,9 +30,9 @@ const (
 	ofServer
 )
 
-// reader returns the account key under which time slices are counted. If there is a delegation chain, this
-// is the key of the person for whom the last principal in the chain works. Otherwise, it is the key of the person for
-// whom the caller works. If the memory belongs to no caller, it is the key of the server.
+// reader returns the account key under which time slices are counted. This is the key of the person at the root of the
+// delegation chain. If there is no chain, it is the key of the person for whom the caller works. If the memory belongs
+// to no caller, it is the key of the server.
 func (h *Owner) reader() accountKey {
 	if h.Accounts.Root() == (principal.Key{}) {
 		return accountKey{what: ofServer, server: h.Server}
@@ -59,22 +58,22 @@ func (h *Owner) keys() []accountKey {
 type account struct {
 	key   accountKey
 	limit int
-	// bytes is the number of bytes in use, and holders is the number of [Memory] values that are charged to the account.
+	// bytes is how many bytes are in use. holders is how many [Memory] values are charged to the account.
 	bytes, holders int
-	// waiting is the number of [Memory] values that wait for more memory.
+	// waiting is how many [Memory] values wait for more memory.
 	waiting int
-	// growing contains the [Memory] values whose message has not arrived completely, ordered by the time at which they
-	// began to grow.
+	// growing contains the [Memory] values whose messages have not arrived completely. The Memory that began to grow
+	// first is the first element.
 	growing []*Memory
 }
 
-// available returns the maximum number of bytes that may be in use after the [Memory] h has grown. The last bytes of
-// the quota are reserved for the Memory that began to grow first. The parameter last is the number of reserved bytes.
-func (a *account) available(h *Memory, last int) int {
+// available returns how many bytes of the account may be in use after the [Memory] has grown. The given number of bytes
+// in the quota is reserved for the Memory that began to grow first.
+func (a *account) available(h *Memory, reserved int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit
 	}
-	return a.limit - last
+	return a.limit - reserved
 }
 
 func (a *account) isPrincipalOrPerson() bool {
@@ -89,7 +88,7 @@ func byAge(a, b *Memory) int { return cmp.Compare(a.since, b.since) }
 
 // The caller of each function below must hold the budget's lock.
 
-// joinAccounts charges a [Memory] to all its accounts except the account of its server.
+// joinAccounts charges a [Memory] to all accounts of its owner, except the server's account.
 func (r *Budget) joinAccounts(h *Memory) {
 	if len(h.accounts) > 0 {
 		return
@@ -104,8 +103,8 @@ func (r *Budget) joinAccounts(h *Memory) {
 	}
 }
 
-// enter returns the account with this key and increments the account's number of holders. If there is no such account,
-// enter creates it.
+// enter returns the account with this key and increments the number of the account's holders. If there is no such
+// account, enter creates it.
 func (r *Budget) enter(key accountKey, limit int) *account {
 	a := r.accounts[key]
 	if a == nil {
@@ -116,15 +115,15 @@ func (r *Budget) enter(key accountKey, limit int) *account {
 	return a
 }
 
-// leave decrements an account's number of holders, and removes an account without holders.
+// leave decrements the number of an account's holders, and removes the account if it has no holders left.
 func (r *Budget) leave(a *account) {
 	if a.holders--; a.holders == 0 {
 		delete(r.accounts, a.key)
 	}
 }
 
-// startGrowth marks a [Memory] as growing unless it is already growing. The Memory gets a sequence number and is
-// charged to its server's account.
+// startGrowth marks a [Memory] as growing. The Memory gets a sequence number and is charged to its server's account. If
+// the Memory is already growing, startGrowth does nothing.
 func (r *Budget) startGrowth(h *Memory) {
 	if h.since > 0 {
 		return
@@ -142,7 +141,7 @@ func (r *Budget) startGrowth(h *Memory) {
 	}
 }
 
-// endGrowth marks a [Memory] as no longer growing. After that, the Memory is not charged to its server's account.
+// endGrowth marks a [Memory] as no longer growing. The Memory then stops being charged to its server's account.
 func (r *Budget) endGrowth(h *Memory) {
 	if h.since == 0 {
 		return
@@ -176,7 +175,7 @@ func (r *Budget) set(h *Memory, bytes int) {
 	h.accounts = nil
 }
 
-// settle ends the growth of a [Memory], sets its size, and grants the released bytes to waiters.
+// settle ends the growth of a [Memory], sets its size, and gives the released bytes to waiters.
 func (r *Budget) settle(h *Memory, bytes int) {
 	before, grew := chargedBytes(h.bytes), h.since > 0
 	r.endGrowth(h)
@@ -186,8 +185,8 @@ func (r *Budget) settle(h *Memory, bytes int) {
 	}
 }
 
-// add enlarges a [Memory] if its quotas allow it and no other Memory of the same principal or person waits. The quotas
-// of the accounts in counted are not checked, because the bytes are already charged to these accounts.
+// add enlarges a [Memory] if its quotas allow that and no other Memory of the same principal or person waits. It does
+// not check the quotas of the accounts in counted, because the bytes are already charged to them.
 func (r *Budget) add(h *Memory, bytes int, counted []*account) bool {
 	if h.closed {
 		return false

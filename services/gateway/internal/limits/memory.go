@@ -1,7 +1,7 @@
-// Package limits limits the resources that callers' requests in flight use: the number of requests, and the memory for
-// requests and for answers that have not been read yet. There is a quota for each principal, for each person on whose
-// behalf principals act, and for each server, and a total budget. The package also limits how many processors parse
-// large messages at the same time.
+// Package limits limits the resources that callers' requests in flight use. It limits the number of requests, and the
+// memory for requests and for answers that have not been read yet. Each principal, each person on whose behalf
+// principals act, and each server has a quota. In addition, there is a total budget. The package also limits how many
+// processors parse large messages at the same time.
 package limits
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 // PrincipalBytes is the quota of one principal, in bytes. PersonBytes is the quota for all principals of one person
-// together, and also the quota of one server for incomplete answers. TotalBytes is the budget for all principals
+// together, and also the quota for incomplete answers of one server. TotalBytes is the budget for all principals
 // together.
 const (
 	PrincipalBytes = 64 << 20
@@ -24,26 +24,25 @@ const (
 	PersonBytes    = TotalBytes / 2
 )
 
-// UncountedBytes is the maximum size in bytes up to which a [Memory] is not charged to the budget. Small answers
-// therefore never wait for large ones. The quota for requests in flight limits the number of small answers.
+// UncountedBytes is the size, in bytes, up to which a [Memory] is not charged to the budget. Small answers therefore
+// never wait for large ones. The number of small answers is limited by the quota for requests in flight.
 const UncountedBytes = 64 << 10
 
-// ReserveBytes is the number of bytes in each quota that are reserved for the answer that began first. No answer is
-// larger than ReserveBytes.
+// ReserveBytes is how many bytes in each quota are reserved for the answer that began first. No answer is larger.
 const ReserveBytes = 17 << 20
 
 // ErrMemory means that there was not enough memory for an answer.
 var ErrMemory = errors.New("no memory is left for the answer")
 
-// Quotas contains limits in bytes. All fields except Last must be positive.
+// Quotas contains limits, in bytes. All fields except Last must be positive.
 type Quotas struct {
 	// Principal is the quota of each principal together with the agents that it has created. Person is the quota for
-	// all principals of one person together. Server is the quota of each server for incomplete answers. All is the
+	// all principals of one person together. Server is the quota for incomplete answers of each server. All is the
 	// total budget.
 	Principal, Person, Server, All int
-	// Last is the number of bytes in each quota that are reserved for the [Memory] that began to grow first. It is at
-	// least the maximum size of an answer, so that the first answer can always be completed, and after it the next one.
-	// Last is 0 for a budget in which messages do not wait for memory.
+	// Last is how many bytes in each quota are reserved for the [Memory] that began to grow first. No answer may be
+	// larger than Last, so that the first answer can always be completed, and then the next one. Last is 0 for a budget
+	// in which messages do not wait for memory.
 	Last int
 }
 
@@ -57,15 +56,15 @@ func BodyQuotas() Quotas {
 	return Quotas{Principal: PrincipalBytes, Person: PersonBytes, Server: TotalBytes, All: TotalBytes}
 }
 
-// Budget is a memory budget for all requests or all answers. Each request or answer has a [Memory]. [NewBudget] creates
-// a Budget. It is safe for concurrent use.
+// Budget is a memory budget for all requests or for all answers. Each request or answer has a [Memory]. [NewBudget]
+// creates a Budget. It is safe for concurrent use.
 type Budget struct {
 	limits  Quotas
 	reading *fairqueue.Queue[accountKey]
 
 	mu       sync.Mutex
 	accounts map[accountKey]*account
-	queue    []*waiter // in the order in which the growth began
+	queue    []*waiter // in the order in which the memories began to grow
 	begun    uint64
 }
 
@@ -78,19 +77,19 @@ func NewBudget(l Quotas) (*Budget, error) {
 	return &Budget{limits: l, reading: fairqueue.NewForProcessor[accountKey](), accounts: make(map[accountKey]*account)}, nil
 }
 
-// waiter is a [Memory] that waits to grow. If bytes is zero, the waiter waits only until its principal and its person
-// have no earlier waiters.
+// waiter is a [Memory] that waits until it may grow. If bytes is zero, the waiter waits only until the accounts of its
+// principal and person have no earlier waiters.
 type waiter struct {
 	memory  *Memory
 	bytes   int
 	granted chan struct{}
-	// closed is true if the Memory was closed before growth was granted.
+	// closed is true if the Memory was closed before it was allowed to grow.
 	closed bool
 	// accounts are the Memory's accounts at the time when the waiter began to wait.
 	accounts []*account
 }
 
-// countWaiter adds the waiter to the number of waiters in each account of its [Memory]. uncountWaiter reverses this.
+// countWaiter increments the number of waiters in each account of the waiter's [Memory]. uncountWaiter reverses this.
 func (w *waiter) countWaiter() {
 	w.accounts = slices.Clone(w.memory.accounts)
 	for _, a := range w.accounts {
@@ -104,7 +103,7 @@ func (w *waiter) uncountWaiter() {
 	}
 }
 
-// result returns the error for the goroutine that waits, or nil if the growth was granted.
+// result returns the error for the goroutine that waits, or nil if the Memory may grow.
 func (w *waiter) result() error {
 	if w.closed {
 		return ErrMemory
@@ -115,26 +114,26 @@ func (w *waiter) result() error {
 // Open returns an empty [Memory] for an owner. The caller must later call [Memory.Close].
 func (r *Budget) Open(owner *Owner) *Memory { return &Memory{budget: r, owner: owner} }
 
-// A Memory is the part of a [Budget] that one request or answer uses. [Budget.Open] creates it. A nil Memory is always
-// empty. Its methods are safe for concurrent use.
+// A Memory is the part of a [Budget] that one request or answer uses. [Budget.Open] creates a Memory. A nil Memory is
+// always empty. The methods are safe for concurrent use.
 type Memory struct {
 	budget *Budget
 	owner  *Owner
 
-	// The budget's lock guards the fields below. A closed Memory cannot grow, because new bytes would never be
-	// released.
+	// The budget's lock guards the fields below. A closed Memory cannot grow, because nothing would ever release the
+	// new bytes.
 	closed bool
 	bytes  int
 	// since is a sequence number that is set when the Memory begins to grow. The Memory that began to grow first has
-	// the lowest number. since is 0 if the Memory is not growing.
+	// the lowest number. The number is 0 if the Memory is not growing.
 	since uint64
 	// accounts are the accounts to which the bytes are charged. While the Memory grows, the account of its server is the
 	// last element.
 	accounts []*account
 }
 
-// AccountsOf returns a caller's accounts. If the Memory does not belong to the caller, for example because the caller
-// is the gateway itself, the result contains only the caller's own account.
+// AccountsOf returns a caller's accounts. If the Memory belongs to a different principal, for example because the
+// caller is the gateway itself, AccountsOf returns only the caller's own account.
 func (h *Memory) AccountsOf(caller principal.Key) principal.Accounts {
 	if h == nil || h.owner.Accounts.Caller() != caller {
 		return principal.AccountsOfKey(caller)
@@ -150,9 +149,9 @@ func (h *Memory) Sibling() *Memory {
 	return h.budget.Open(h.owner)
 }
 
-// Timeslice waits for one of the owner's time slices. Work that keeps a processor busy needs a time slice. The returned
-// function ends the time slice. A goroutine must not hold two time slices. Timeslice returns the errors of
-// [fairqueue.Queue.Acquire], for example if ctx is done, and [ErrMemory] if the Memory is nil.
+// Timeslice waits until the owner may use a processor. Work that keeps a processor busy needs such a time slice. The
+// returned function ends the time slice. A goroutine must not hold two time slices. Timeslice returns [ErrMemory] if
+// the Memory is nil, and otherwise the errors of [fairqueue.Queue.Acquire], for example if ctx is done.
 func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrMemory
@@ -160,8 +159,8 @@ func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	return h.budget.reading.Acquire(ctx, h.owner.reader())
 }
 
-// TimesliceFor is like [Memory.Timeslice], but for parsing a message of the given size in bytes. A message of at most
-// [UncountedBytes] needs no time slice.
+// TimesliceFor does the same as [Memory.Timeslice] before a message of the given size in bytes is parsed. If the
+// message has at most [UncountedBytes], TimesliceFor returns immediately, because the message needs no time slice.
 func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	if chargedBytes(bytes) == 0 {
 		return func() {}, nil
@@ -169,8 +168,8 @@ func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	return h.Timeslice(ctx)
 }
 
-// chargedBytes returns the number of bytes that are charged for a Memory of the given size: none up to
-// [UncountedBytes], and otherwise all of them.
+// chargedBytes returns how many bytes are charged for a Memory of the given size. Up to [UncountedBytes], nothing is
+// charged. A larger Memory is charged in full.
 func chargedBytes(bytes int) int {
 	if bytes <= UncountedBytes {
 		return 0
@@ -242,9 +241,8 @@ func (h *Memory) Close() {
 	h.budget.settle(h, 0)
 }
 
-// Transfer moves all bytes to another Memory, given by the parameter to. If the other Memory has accounts that this
-// Memory does not have, their quotas must have space for the bytes. If they do not, the bytes are released and Transfer
-// returns false.
+// Transfer moves all bytes to another Memory. If that Memory is charged to further accounts, their quotas must have
+// space for the bytes. If they do not, Transfer releases the bytes and returns false.
 func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
@@ -261,9 +259,9 @@ func (h *Memory) Transfer(to *Memory) bool {
 	return h.budget.add(to, bytes, accounts)
 }
 
-// Admit waits until no answer for the owner's principals or person is waiting for memory. It returns [ErrMemory] if ctx
-// is done or the timeout expires first. The caller must call Admit before it executes a request that has a response.
-// Otherwise the request could be executed although its result cannot be delivered.
+// Admit waits until no answer for the owner's principals or person waits for memory. It returns [ErrMemory] if ctx is
+// done or the timeout expires first. The caller must call Admit before it executes a request that has a response.
+// Otherwise a request could be executed although there is no memory for its response.
 func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration) error {
 	r.mu.Lock()
 	waited := slices.ContainsFunc(owner.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
@@ -273,7 +271,7 @@ func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration)
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	requester := &Owner{Accounts: owner.Accounts} // no server sends an answer yet
+	requester := &Owner{Accounts: owner.Accounts} // without the server, because no server sends an answer yet
 	return r.wait(ctx, &waiter{memory: r.Open(requester), granted: make(chan struct{})})
 }
 
@@ -297,7 +295,7 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
-	case <-w.granted: // granted at the same time
+	case <-w.granted: // memory was granted when ctx was done
 		return w.result()
 	default:
 	}
@@ -307,9 +305,8 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	return ErrMemory
 }
 
-// grantWaiters grants memory to those waiters for which there is space, in the order in which their growth began. If a
-// waiter lacks space in an account, no later waiter may take memory from that account first. The caller must hold the
-// lock.
+// grantWaiters grants memory to the waiters for which there is space, in the order in which they began to grow. If a
+// waiter lacks space in an account, no later waiter gets memory from that account. The caller must hold the lock.
 func (r *Budget) grantWaiters() {
 	if len(r.queue) == 0 {
 		return
@@ -335,8 +332,8 @@ func (r *Budget) grantWaiters() {
 	})
 }
 
-// canGrant reports whether memory can be granted to a waiter. It adds to lacking the accounts in which the waiter lacks
-// space. The caller must hold the lock.
+// canGrant reports whether memory can be granted to a waiter. It adds to lacking the accounts that have too little
+// space for the waiter. The caller must hold the lock.
 func (r *Budget) canGrant(w *waiter, lacking map[*account]bool) bool {
 	more := chargedBytes(w.bytes) - chargedBytes(w.memory.bytes)
 	ok := true

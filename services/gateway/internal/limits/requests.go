@@ -14,33 +14,32 @@ import (
 )
 
 const (
-	// maxRequests is the maximum number of requests in flight that a principal and the agents it has created may have
-	// together. All principals of one person together may have four times as many. Each request occupies a connection
-	// to the gateway and a connection to a server.
+	// maxRequests limits how many requests a principal and the agents that it has created may have in flight together.
+	// All principals of one person together may have four times as many. The limit is necessary because each request
+	// occupies a connection to the gateway and a connection to a server.
 	maxRequests = 512
-	// maxPerServer is the maximum number of one principal's requests in flight to one server. Because of this limit, a
+	// maxPerServer limits how many requests one principal may have in flight to one server. Because of this limit, a
 	// server that does not respond cannot use up the principal's whole quota.
 	maxPerServer = maxRequests / 2
-	// maxBytes is the maximum total size of the bodies of a principal's requests in flight, in bytes. Bytes count when
-	// they arrive. An announced length does not count. The maximum for all principals of one person together is
-	// [PersonBytes], and the maximum for all principals together is [TotalBytes]. Bodies of up to 64 KiB
-	// ([UncountedBytes]) do not count against [TotalBytes]. Larger bodies count in full.
+	// maxBytes limits the total size of the bodies of a principal's requests in flight, in bytes. Bytes count when they
+	// arrive, even if their number was announced before. For all principals of one person together the limit is
+	// [PersonBytes], and for all principals together it is [TotalBytes]. Bodies of up to 64 KiB ([UncountedBytes]) do
+	// not count toward [TotalBytes]. Larger bodies count in full.
 	maxBytes = PrincipalBytes
-	// memoryTimeout is the maximum time for which a request waits because an answer to the same principal waits for
-	// memory.
+	// memoryTimeout limits how long a request waits while an answer to the same principal waits for memory.
 	memoryTimeout = time.Second
 )
 
-// ErrRequests means that one of these quotas is used up: the quota of the caller, of a principal that created the
-// caller, or of the person for whom one of them works, or the total memory budget for request bodies. Compare with
+// ErrRequests means that a quota is used up. This can be the quota of the caller, of a principal that created the
+// caller, or of the person for whom one of them works, or the total memory budget for request bodies. Compare it with
 // errors.Is. If the error is a [*quota.FullError], it describes the quota.
 var ErrRequests = quota.ErrFull
 
-// ErrServer means that a principal and its agents have too many requests in flight to one server. Compare with
-// errors.Is.
+// ErrServer means that a principal and the agents that it has created have too many requests in flight to one server.
+// Compare it with errors.Is.
 var ErrServer = errors.New("too many requests to this server are in flight; wait for some of them")
 
-// Requests counts all principals' requests in flight. [NewRequests] creates it. It is safe for concurrent use.
+// Requests counts the requests in flight of all principals. [NewRequests] creates it. It is safe for concurrent use.
 type Requests struct {
 	bodies, answers *Budget
 
@@ -50,8 +49,8 @@ type Requests struct {
 	requests, perServer, bytes *quota.Tally
 }
 
-// NewRequests returns an empty Requests. The parameter bodies is the budget for the memory of request bodies, and the
-// parameter answers is the budget for the memory of answers. Both budgets are required.
+// NewRequests returns a Requests without requests. It needs a budget for the memory of request bodies, and a budget for
+// the memory of answers.
 func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	if bodies == nil || answers == nil {
 		return nil, errors.New("limits: memory budgets for bodies and answers are required")
@@ -64,8 +63,8 @@ func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	}, nil
 }
 
-// Begin counts a request from a principal to a server. The caller must call [Slot.End] when the request has ended.
-// Begin returns [ErrRequests] if a quota is used up.
+// Begin counts a principal's request to a server. The caller must call [Slot.End] when the request has ended. Begin
+// returns [ErrRequests] if a quota is used up.
 func (f *Requests) Begin(caller *identityv1.Principal, server string) (*Slot, error) {
 	slot := &Slot{requests: f, Owner: Owner{Accounts: principal.AccountsOf(caller), Server: server}}
 	slot.body, slot.Answer = *f.bodies.Open(&slot.Owner), *f.answers.Open(&slot.Owner)
@@ -77,22 +76,21 @@ func (f *Requests) Begin(caller *identityv1.Principal, server string) (*Slot, er
 	return slot, nil
 }
 
-// A Slot holds the resources of one request that count against the quotas. [Requests.Begin] creates it. It is safe for
+// A Slot holds the resources of one request that are charged to quotas. [Requests.Begin] creates a Slot. It is safe for
 // concurrent use, except that End must be called once, after all other methods have returned.
 type Slot struct {
 	requests *Requests
 	// Owner is the owner of the request's memory.
 	Owner Owner
-	// bytes is the number of bytes of the body that have arrived.
+	// bytes is how many bytes of the body have arrived.
 	bytes int
-	// admitted is true if the request counts against its server's quota.
+	// admitted is true if the request is counted in its server's quota.
 	admitted bool
 	// Answer is the memory for the answer, and body is the memory for the request's body.
 	Answer, body Memory
 }
 
-// Reader returns a reader of r that counts each byte when it is read. If a quota is used up, Read returns
-// [ErrRequests].
+// Reader returns a reader that reads from r and counts the bytes. If a quota is used up, Read returns [ErrRequests].
 func (p *Slot) Reader(r io.Reader) io.Reader { return &countedBody{p, r} }
 
 type countedBody struct {
@@ -109,7 +107,7 @@ func (b *countedBody) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// Reserve counts n more bytes of the request, and reports whether the quotas allow them.
+// Reserve counts n more bytes of the request. It returns false, and counts nothing, if a quota does not allow them.
 func (p *Slot) Reserve(n int) bool {
 	p.requests.mu.Lock()
 	defer p.requests.mu.Unlock()
@@ -124,10 +122,10 @@ func (p *Slot) Reserve(n int) bool {
 	return true
 }
 
-// Admit counts the request against its server's quota. Then it waits at most a second while an answer for the
-// principal, or for another principal of the same person, waits for memory. Admit must not be called for cancellations
-// and for responses to servers' requests, because these messages must never wait. It returns [ErrServer] and the errors
-// of [Budget.Admit].
+// Admit counts the request in its server's quota. Then, if an answer for the principal or for another principal of the
+// same person waits for memory, Admit waits for at most a second. Callers must not call Admit for cancellations and for
+// responses to servers' requests, because these messages must never wait. Admit returns [ErrServer] and the errors of
+// [Budget.Admit].
 func (p *Slot) Admit(ctx context.Context) error {
 	if err := p.admit(); err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)

@@ -8,9 +8,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// FilterCapabilities filters a server's capabilities object, which is raw JSON. It removes unknown features and
-// options, and features and options whose methods are not allowed. It adds the given extensions, which the gateway
-// provides. If capabilities is not an object, FilterCapabilities returns an empty object.
+// FilterCapabilities returns the part of a server's capabilities object, which is raw JSON, that the caller may see. It
+// removes unknown features and options, and those whose methods are not allowed. It adds the given extensions, which
+// the gateway itself provides. If the input is not an object, FilterCapabilities returns the extensions at most.
 func FilterCapabilities(capabilities []byte, allowed func(method string) bool, extensions ...string) []byte {
 	dec := jsontext.NewDecoder(bytes.NewReader(capabilities))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
@@ -36,8 +36,8 @@ func FilterCapabilities(capabilities []byte, allowed func(method string) bool, e
 	return []byte("{" + strings.Join(append(offered, ExtensionMembers(extensions)...), ",") + "}")
 }
 
-// filterOptions returns those options of a feature that the server declares and whose methods are allowed. The options
-// are raw JSON members.
+// filterOptions returns those options of a feature that the server declares and whose methods are allowed, as raw JSON
+// members.
 func filterOptions(f Feature, feature jsontext.Value, allowed func(method string) bool) (out []string) {
 	var has struct {
 		ListChanged jsontext.Value `json:"listChanged"`

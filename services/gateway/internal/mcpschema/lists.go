@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// schema checks a JSON Schema for an object. The schemas of tools' arguments and results have this form.
+// schema checks the JSON Schema of an object. The schemas of tools' arguments and results describe objects.
 var schema = members{
 	required: map[string]check{"type": oneOf("object")},
 	optional: map[string]check{"properties": each(anyObject), "required": list(text)},
@@ -67,7 +67,7 @@ func priority(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// date checks that a value is a string with a date and time in ISO 8601 format.
+// date checks that a value is a string with a date and a time in ISO 8601 format.
 func date(value jsontext.Value) (jsontext.Value, *fault) {
 	decoded, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package mcpschema checks list elements against the MCP schema (MCP 2025-11-25, Schema Reference: Tool, Prompt,
-// Resource, ResourceTemplate). Clients that validate elements reject a whole list if one element is invalid. In a list
-// that combines several servers, an invalid element of one server would therefore make the tools of all servers
-// unavailable.
+// Package mcpschema checks elements of lists against the MCP schema (MCP 2025-11-25, Schema Reference: Tool, Prompt,
+// Resource, ResourceTemplate). The check is needed because clients that validate elements reject a whole list if one
+// element is invalid. In a list that joins several servers, an invalid element of one server would make the elements of
+// all servers unavailable.
 package mcpschema
 
 import (
@@ -14,11 +14,11 @@ import (
 )
 
 // Conform checks an element of a list. It returns the element without optional members that are null, and otherwise
-// unchanged. If the element is invalid, why is the reason, such as "inputSchema.type is missing". The reason contains
-// nothing that the server has sent.
+// unchanged. If the element is invalid, Conform returns the reason, such as "inputSchema.type is missing". The reason
+// contains no text from the server.
 //
-// The parameter list is `tools`, `prompts`, `resources` or `resourceTemplates`. Elements of other lists are never
-// valid. The element must be valid JSON with unique keys.
+// The list must be `tools`, `prompts`, `resources` or `resourceTemplates`; elements of other lists are always invalid.
+// The element must be valid JSON with unique keys.
 func Conform(list string, element []byte) (out []byte, why string) {
 	check, known := lists[list]
 	if !known {
@@ -26,7 +26,7 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	}
 	out, fault := check(element)
 	if fault == nil && !bytes.Contains(element, []byte("null")) {
-		return element, "" // if no member is null, return the element with its original whitespace
+		return element, "" // keep the original whitespace of an element without null
 	}
 	if fault == nil {
 		return out, ""
@@ -38,13 +38,14 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	return nil, strings.Join(fault.path, ".") + " " + fault.what
 }
 
-// A fault is an error in a value. path contains the keys that lead to the value, with the innermost key first.
+// A fault is an error in a value. path contains the keys that lead to the value, innermost key first.
 type fault struct {
 	path []string
 	what string
 }
 
-// A check checks a value. It returns the value, possibly with changes, or a fault if the value is invalid.
+// A check validates a value. It returns the value, possibly without members that are null, or a fault if the value is
+// invalid.
 type check func(value jsontext.Value) (jsontext.Value, *fault)
 
 func kind(is jsontext.Kind, what string) check {
@@ -104,8 +105,8 @@ func list(of check) check {
 	}
 }
 
-// members is a check for an object. Required members must be present. Optional members that are null are removed.
-// The values of other members are not checked, but their keys must not differ from a required key only in case.
+// members validates an object. Required members must be present. Optional members that are null are removed. The values
+// of all other members are not checked, but their keys must not differ from a required key only in case.
 type members struct{ required, optional map[string]check }
 
 func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
@@ -133,7 +134,8 @@ func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
 	return out, wrong
 }
 
-// variant returns a fault if a parser that ignores case would mistake key for a required member, and nil otherwise.
+// variant returns a fault if the key differs from a required key only in case, because a parser that ignores case would
+// take it for the required key.
 func (m members) variant(key string) *fault {
 	for name := range m.required {
 		if strings.EqualFold(key, name) {
@@ -155,8 +157,8 @@ func each(of check) check {
 	}
 }
 
-// eachMember calls do for each member of an object, and returns an object with the values that do returns. If do
-// returns no value for a member, the member is omitted.
+// eachMember calls a function for each member of an object, and returns an object with the values that the function
+// returns. If the function returns no value for a member, eachMember omits the member.
 func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (jsontext.Value, *fault)) (jsontext.Value, *fault) {
 	if value.Kind() != '{' {
 		return nil, &fault{what: "is not an object"}

@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// maxHold is the maximum time for which a hook may ask the gateway to hold its call.
+// maxHold limits how long the gateway holds the call of a hook, even if the hook asks for a longer time.
 const maxHold = 10 * time.Minute
 
 // hookEvent is the body of a request to /hook/CLIENT.
@@ -61,14 +61,15 @@ type hookVerdict struct {
 }
 
 func denied(refused *refusal.Refusal) hookVerdict {
-	reason, _, waits := strings.Cut(refused.Text(), approvals.WaitAdvice) // which names a tool that only MCP has
+	reason, _, waits := strings.Cut(refused.Text(), approvals.WaitAdvice) // WaitAdvice names a tool that only MCP clients have
 	if waits && refused.Approval != nil {
 		reason += " The approval's id is " + refused.Approval.ID + "."
 	}
 	return hookVerdict{Verdict: verdictDeny, Reason: reason, Code: enum.NameOrEmpty(refused.Code), Decision: refused.ID}
 }
 
-// hook handles a hook's request. It responds whether the client may execute a call to one of its own tools.
+// hook handles a hook's request. It responds with a verdict, which says whether the client may execute a call to one of
+// its own tools.
 func (s *Server) hook(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	client := r.PathValue("client")
 	slot, err := s.InFlight.Begin(c.Principal, "")
@@ -151,7 +152,7 @@ func (s *Server) judgeHook(ctx context.Context, c httpserver.Caller, client stri
 	case !done.Approved:
 		return hookVerdict{Verdict: verdictPass, Decision: done.ID}
 	}
-	if client == hosttools.Codex { // which asks again before it would ask the person
+	if client == hosttools.Codex { // Codex sends a second event before it asks its user
 		s.hooks.of(c).putApproved(approvedKey(c, client, event))
 	}
 	return hookVerdict{Verdict: verdictAllow, Decision: done.ID}
@@ -203,7 +204,7 @@ func digest(values ...string) [sha256.Size]byte {
 func approvedKey(c httpserver.Caller, client string, event hookEvent) [sha256.Size]byte {
 	input := map[string]jsontext.Value{}
 	if err := json.Unmarshal(event.Input, &input); err != nil {
-		input = nil // two such events have different turns or the same input
+		input = nil // cannot happen, because readHook accepts only valid JSON objects
 	}
 	if hosttools.Knows(client, event.Tool) {
 		delete(input, "description")

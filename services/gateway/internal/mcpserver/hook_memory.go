@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// maxHookCalls is the maximum number of calls that the gateway remembers for one caller. maxHookCallers is the
-	// maximum number of callers.
+	// maxHookCalls limits how many calls the gateway remembers for one caller. maxHookCallers limits for how many
+	// callers it remembers calls.
 	maxHookCalls   = 1000
 	maxHookCallers = 100
-	// repeatWindow is the time after a verdict during which an event with the same id receives the same verdict. All
-	// hooks of a client send their events for a call at about the same time. The window is short, so that an approval
-	// can't be used again.
+	// repeatWindow is how long after a verdict an event with the same id receives the same verdict. All hooks of a
+	// client send their events for a call at about the same time. The window is short, so that the client can't use an
+	// approval again for a later call.
 	repeatWindow = 30 * time.Second
-	// permissionWindow is the time after an approval during which Codex may ask a second time about the approved call.
+	// permissionWindow is how long after an approval Codex may ask a second time about the approved call.
 	permissionWindow = 10 * time.Minute
 )
 
@@ -91,8 +91,8 @@ func newHookMemory() *hookMemory {
 }
 
 // once returns the verdict on an event. Several hooks may be registered for one call and send events with the same id.
-// once calls the function judge only for the first of these events, and returns the same verdict for the others. For an
-// event without an id, once always calls judge.
+// once calls judge only for the first of these events, and returns the same verdict for the others. For an event
+// without an id, once always calls judge.
 func (m *hookMemory) once(ctx context.Context, c httpserver.Caller, client string, event hookEvent, judge func() hookVerdict) hookVerdict {
 	if event.ID == "" {
 		return judge()

@@ -20,21 +20,21 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	defer func() { x.End(resp) }()
 	resp = x.Serve(r.Body, r.ContentLength)
 	if s.http.StepsUp(c, resp.Refusal) && !to.IsOpen() {
-		resp = s.stepUp(w, r, x, resp)
+		resp = s.stepUp(w, r, c, x, resp)
 	}
 	to.Answer(resp)
 }
 
-// stepUp changes the response to a call that was refused because of a missing scope. The response then has the status
+// stepUp returns the response to a call that was refused because its token lacks a scope. The response has the status
 // 403 and a challenge, so that the client signs in again with the scopes that the call needs. The body is a JSON-RPC
 // error, because the client does not treat a response with this status as the result of the call.
-func (s *Server) stepUp(w http.ResponseWriter, r *http.Request, x *protocol.Request, resp dispatch.Response) dispatch.Response {
+func (s *Server) stepUp(w http.ResponseWriter, r *http.Request, c httpserver.Caller, x *protocol.Request, resp dispatch.Response) dispatch.Response {
 	body, err := resp.Refusal.Error(x.ID(), resp.Refusal.RPCCode())
 	if err != nil {
 		s.deps.Log.ErrorContext(r.Context(), "answer could not be encoded", "error", err)
 		return resp
 	}
-	w.Header().Set("WWW-Authenticate", s.http.ScopeChallenge(r, resp.Refusal.Scopes.Needed))
+	w.Header().Set("WWW-Authenticate", s.http.ScopeChallenge(r, c, resp.Refusal.Scopes.Needed))
 	resp.Body, resp.Status = [][]byte{body}, http.StatusForbidden
 	return resp
 }

@@ -26,7 +26,8 @@ var (
 	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
 	// ErrStopping means that the gateway is shutting down.
 	ErrStopping = errors.New("the gateway stops")
-	// ErrSession means that the session with the server was lost twice: during the request, and during the retry.
+	// ErrSession means that the session with the server was lost twice, first during the request, and then during the
+	// retry.
 	ErrSession = errors.New("no session with the server could be kept")
 )
 
@@ -35,8 +36,8 @@ const (
 	// of a principal. initialized is the notification that completes the initialization.
 	initialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
-	// maxSessionIDs is the maximum number of session ids that are stored. There is one session for each pair of
-	// principal and server for which a mesh service makes calls.
+	// maxSessionIDs limits how many session ids are stored. There is one session for each pair of principal and server
+	// for which a mesh service makes calls.
 	maxSessionIDs = 10_000
 )
 
@@ -100,7 +101,7 @@ func (s *Server) do(ctx context.Context, c httpserver.Caller, req Request, newRe
 	lost := ""
 	for range 2 {
 		sessionID, known := s.sessionIDs.Get(key)
-		if !known || sessionID == lost { // no session was opened yet, or it was closed because it was idle
+		if !known || sessionID == lost { // no session was opened yet, or the session was closed because it was idle
 			opened := send("", initialize)
 			if sessionID = opened.Session; sessionID == "" {
 				return responseOf(opened), nil

@@ -52,8 +52,8 @@ type Deps struct {
 	Policy policyv1.PolicyServiceClient
 	// Revision returns the revision of the active policy, or "" if it is not known.
 	Revision func() string
-	// Scopes returns the OAuth scopes that rules need for calls to a server, or those for all servers together if the
-	// name is empty. It returns nil if the scopes are not known.
+	// Scopes returns the OAuth scopes that policy rules require for calls to a server, or those for all servers
+	// together if the name is empty. It returns nil if the scopes are not known.
 	Scopes   func(server string) []string
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
@@ -152,8 +152,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return e, err
 }
 
-// scopesOf returns a function that returns the scopes of a server in the form that strangers may see: for a server that
-// does not exist, the scopes of all servers.
+// scopesOf returns a function that returns the scopes of a server. If clients cannot send messages to a server with
+// this name, for example because it does not exist, the function returns the scopes of all servers.
 func scopesOf(scopes func(server string) []string, reachable map[string]*servers.Server) func(server string) []string {
 	return func(server string) []string {
 		if reachable[server] == nil {
@@ -212,7 +212,7 @@ func (s *Server) Handler() http.Handler {
 	return s.http.Guard(mux)
 }
 
-// notFound answers a request for any other path with a text about the paths that exist. The text contains no server's
+// notFound answers a request for an unknown path with a text about the paths that exist. The text contains no server's
 // name, because the caller is not authenticated.
 func notFound(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, http.StatusNotFound, "there is nothing at this path; send MCP messages to /mcp/NAME for the configured server NAME, "+
@@ -221,7 +221,7 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 
 func (*Server) health(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 
-// ready reports whether the gateway accepts calls, and which services are unavailable.
+// ready responds with a text that says whether the gateway accepts calls, and which services are unavailable.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	status, text := http.StatusOK, "ready\n"
 	if why := s.deps.Ready(); len(why) > 0 {
@@ -233,7 +233,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, status, text)
 }
 
-// notAllowed refuses an unsupported HTTP method. It also refuses GET in revisions without a stream for GET.
+// notAllowed refuses an unsupported HTTP method. It also refuses GET for revisions in which GET opens no stream.
 func (*Server) notAllowed(w http.ResponseWriter, r *http.Request) {
 	allow, how := "POST, GET, DELETE", "use POST to send a message, GET to receive a server's messages in a session, DELETE to end a session\n"
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {

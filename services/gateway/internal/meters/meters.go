@@ -1,6 +1,6 @@
-// Package meters defines the gateway's metrics. Every attribute has a fixed list of values, or the names of configured
-// issuers. Strings from clients and servers are unbounded and may be secret, so any other value is recorded as
-// `_OTHER`.
+// Package meters defines the gateway's metrics. The values of each attribute come from a fixed list or are the names of
+// configured issuers. All other values are recorded as `_OTHER`, because strings from clients and servers are unlimited
+// in number and may be secret.
 package meters
 
 import (
@@ -21,27 +21,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// other is the attribute value that stands for all values not in the attribute's list, as in OpenTelemetry's
+// other is the attribute value that stands for all values that are not in the attribute's list, as in OpenTelemetry's
 // conventions.
 const other = "_OTHER"
 
-// unlisted is the state under which every approval state that is not in the attribute's list is counted.
+// unlisted is the approval state under which all states are counted that are not in the attribute's list.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
-// methods contains the values of the method attribute: the MCP methods and the value other.
+// methods contains the values of the method attribute, which are the MCP methods and other.
 var methods = append(mcpmethod.All(), other)
 
-// These are the error types for a message to which a server has given no usable answer. They mean that the message was
-// not sent, that the server did not answer before the timeout, or that the message may have been executed.
+// These are the error types of a message to which a server has given no usable answer. Unavailable means that the
+// message was not sent. Timeout means that the server did not answer before the timeout. Unknown means that the server
+// may have executed the message.
 const (
 	Unavailable = "upstream_unavailable"
 	Timeout     = "upstream_timeout"
 	Unknown     = "outcome_unknown"
 )
 
-// errorTypes are the values of the error type attribute: no error, a tool result with an error, the error codes of
-// JSON-RPC, of MCP and of the gateway's refusals, and the error types for a message to which a server has given no
-// usable answer.
+// errorTypes contains the values of the error type attribute. They stand for no error, for a tool result with an error,
+// for the error codes of JSON-RPC, of MCP and of the gateway's refusals, and for a message to which a server has given
+// no usable answer.
 var errorTypes = []string{
 	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32020", "-32021", "-32022", "-31403",
 	Unavailable, Timeout, Unknown, other,
@@ -77,7 +78,7 @@ type Meters struct {
 	redactions map[string][]metric.AddOption
 }
 
-// New returns metrics that are recorded with meter, or an error if meter is nil.
+// New returns metrics that are recorded with the given meter. It returns an error if the meter is nil.
 func New(meter metric.Meter) (*Meters, error) {
 	if meter == nil {
 		return nil, errors.New("meters: a meter is required")
@@ -87,7 +88,7 @@ func New(meter metric.Meter) (*Meters, error) {
 		return nil, err
 	}
 	for _, rare := range []metric.Int64Counter{m.differed, m.rested} {
-		rare.Add(context.Background(), 0) // creates the metric before its first event
+		rare.Add(context.Background(), 0) // so that the metric exists before its first event
 	}
 	return m, nil
 }
@@ -165,27 +166,27 @@ func newAttributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// CountVerified counts a verification of a JWT. issuer is the name of a configured issuer, or empty if the JWT names no
-// configured issuer. outcome is `valid`, or the reason why the JWT is refused.
+// CountVerified counts a verification of a JWT. issuer is the name of a configured issuer, or empty if the JWT does not
+// name one. outcome is `valid`, or the reason why the JWT was refused.
 func (m *Meters) CountVerified(issuer, outcome string) {
 	m.verified.Add(context.Background(), 1, newAttributeSet(issuerName.String(cmp.Or(issuer, other)), jwtOutcome.String(outcome)))
 }
 
-// RecordServed records the time from the last byte of a client's message to the answer. It records two metrics: one
-// includes the time for which the message was held, and the other excludes it.
+// RecordServed records how long the gateway took from the last byte of a client's message to the answer. It records two
+// metrics, one with and one without the time for which the message was held.
 func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)
 	m.worked.Record(ctx, (took - held).Seconds(), of...)
 }
 
-// RecordSent records the time from sending a message to a server to receiving the answer.
+// RecordSent records how long a server took to answer a message.
 func (m *Meters) RecordSent(ctx context.Context, o Operation, took time.Duration) {
 	m.sent.Record(ctx, took.Seconds(), m.attributesOf(o)...)
 }
 
-// attributesOf returns the attributes of an operation. A method or an error type that is not in its attribute's list is
-// replaced with the value other. A transport that is not in the list is replaced with tcp.
+// attributesOf returns the attributes of an operation. If the method or the error type is not in its list, attributesOf
+// uses the value other instead. If the transport is not in its list, attributesOf uses tcp.
 func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found
@@ -203,14 +204,12 @@ func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	return m.operations[known]
 }
 
-// RecordClientSession records the duration of a client's session when the session has ended. version is one of
-// [mcp.Supported].
+// RecordClientSession records how long a client's session was open. version is one of [mcp.Supported].
 func (m *Meters) RecordClientSession(ctx context.Context, version string, took time.Duration) {
 	m.toClients.Record(ctx, took.Seconds(), m.session(version, "tcp")...)
 }
 
-// RecordServerSession records the duration of a session with a server when the session has ended. transport is `tcp` or
-// `pipe`.
+// RecordServerSession records how long a session with a server was open. transport is `tcp` or `pipe`.
 func (m *Meters) RecordServerSession(ctx context.Context, version, transport string, took time.Duration) {
 	m.toServers.Record(ctx, took.Seconds(), m.session(version, transport)...)
 }
@@ -225,7 +224,7 @@ func (m *Meters) session(version, transport string) []metric.RecordOption {
 	return m.sessions[session{other, "tcp"}]
 }
 
-// RecordHeld records how long a call was held, and the state of its approval at the end.
+// RecordHeld records how long a call was held, together with the state of its approval at the end.
 func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState, took time.Duration) {
 	of, ok := m.states[state]
 	if !ok {
@@ -237,22 +236,21 @@ func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState,
 // CountAllowed counts a request that was allowed.
 func (m *Meters) CountAllowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
 
-// CountObserved counts a call whose result would have been different if the whole policy were enforced, including rules
+// CountObserved counts a call that would have had a different result if the whole policy were enforced, including rules
 // that are only recorded (mode: observe). effect is the name of an ObservedEffect, for example would_deny.
 func (m *Meters) CountObserved(ctx context.Context, effect string) {
 	m.observed.Add(ctx, 1, m.effects[effect]...)
 }
 
-// CountRedacted counts n values that redactions have replaced. The parameter name is either the name of a detector, or
-// "path" or "whole".
+// CountRedacted counts n values that redactions have replaced. The name is that of a detector, "path" or "whole".
 func (m *Meters) CountRedacted(ctx context.Context, name string, n int64) {
 	m.redacted.Add(ctx, n, m.redactions[name]...)
 }
 
-// CountCacheMismatch counts a decision that differs from the cached decision of the same epoch.
+// CountCacheMismatch counts a decision that differs from the cached decision of the same policy epoch.
 func (m *Meters) CountCacheMismatch(ctx context.Context) { m.differed.Add(ctx, 1) }
 
-// CountPause counts a pause during which the gateway sends no requests to a server. It is called when the pause begins.
+// CountPause counts the beginning of a pause during which the gateway sends no requests to a server.
 func (m *Meters) CountPause(ctx context.Context) { m.rested.Add(ctx, 1) }
 
 // CountRefused counts a request that was refused.

@@ -7,7 +7,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 )
 
-// These are the keys of the attributes. docs/telemetry.md lists all their values.
+// These are the keys of the attributes. docs/telemetry.md lists the values of each.
 const (
 	methodName     = attribute.Key("mcp.method.name")
 	errorType      = attribute.Key("error.type")
@@ -23,14 +23,14 @@ const (
 )
 
 func (m *Meters) createInstruments(meter metric.Meter) error {
-	// These are the bucket boundaries that OpenTelemetry's conventions for MCP define for the durations of client and
-	// server operations.
+	// OpenTelemetry's conventions for MCP define these bucket boundaries for the durations of client and server
+	// operations.
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-	// The last boundary is the maximum time for which a call can be held.
+	// The last boundary is the longest time for which a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
 	var errs [12]error
-	// OpenTelemetry's conventions for MCP define bucket boundaries for sessions. This list adds further boundaries, up
-	// to four hours.
+	// OpenTelemetry's conventions for MCP define bucket boundaries for sessions. Further boundaries, up to four hours,
+	// are added here.
 	lived := metric.WithExplicitBucketBoundaries(1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400)
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a client's message, or a server's request, to the gateway's answer, including all waits"), operation)

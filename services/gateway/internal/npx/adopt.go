@@ -9,9 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// Adopt moves the complete installations in the directory other to f. It may be called only while no process uses
-// either directory. If an installation can't be moved, it stays in the directory other, and the error contains the
-// reason.
+// Adopt moves the complete installations in another directory to f. The caller must make sure that no process uses
+// either directory. If an installation can't be moved, it stays where it is, and the error contains the reason.
 func (f Folder) Adopt(other Folder) error {
 	var errs []error
 	for _, name := range other.names("") {
@@ -25,7 +24,8 @@ func (f Folder) Adopt(other Folder) error {
 	return errors.Join(errs...)
 }
 
-// adopt moves one installation. If the two directories are in different file systems, it copies the installation.
+// adopt moves one installation. If the two directories are in different file systems, adopt copies it, and the original
+// stays.
 func (f Folder) adopt(other Folder, name string) error {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return err
@@ -43,8 +43,8 @@ func (f Folder) adopt(other Folder, name string) error {
 	if err != nil {
 		return err
 	}
-	// The files that npm has installed are not trusted. root.FS does not follow links that lead out of the
-	// installation.
+	// The copy must not contain files from elsewhere, because the files that npm has installed are not trusted. root.FS
+	// does not follow links that lead out of the installation.
 	if err := errors.Join(os.CopyFS(copied, root.FS()), syncFileSystem(copied)); err != nil {
 		return errors.Join(err, datadir.RemoveAll(copied))
 	}

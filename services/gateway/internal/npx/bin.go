@@ -14,13 +14,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bin is the directory, inside the directory of an npm project, in which npm creates links to the packages' programs.
+// Bin is the directory, relative to an npm project, in which npm creates links to the packages' programs.
 const Bin = "node_modules/.bin"
 
-// maxManifest is the maximum size of a package.json that is accepted, in bytes.
+// maxManifest limits the size of a package.json, in bytes.
 const maxManifest = 8 << 20
 
-// manifest contains the members of a package.json that are read.
+// manifest contains those members of a package.json that the gateway reads.
 type manifest struct {
 	Name         string            `json:"name"`
 	Version      string            `json:"version"`
@@ -32,8 +32,8 @@ type manifest struct {
 }
 
 // program returns the path of a program, relative to the project, and the version of the package that contains the
-// program. The package must be the only one that the project installs directly. If the package does not contain the
-// program with the given name, the path is empty. In that case, npx would look for the program in PATH.
+// program. The project must have installed exactly one package directly. If the package has no program with the given
+// name, the path is empty. In that case, npx would look for the program in PATH.
 func program(project *os.Root, named string) (path, version string, err error) {
 	own, err := readManifest(project, "package.json")
 	if err != nil {
@@ -64,7 +64,7 @@ func program(project *os.Root, named string) (path, version string, err error) {
 }
 
 func readManifest(project *os.Root, path string) (m manifest, err error) {
-	info, err := project.Stat(path) // project follows no link that leads out of the project
+	info, err := project.Stat(path) // os.Root follows no link that leads out of the project
 	if err != nil {
 		return m, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -75,16 +75,15 @@ func readManifest(project *os.Root, path string) (m manifest, err error) {
 	if err != nil {
 		return m, fmt.Errorf("read %s: %w", path, err)
 	}
-	// Duplicate keys and invalid UTF-8 are accepted, because npm also accepts them.
+	// Duplicate keys and invalid UTF-8 are accepted, because npm accepts them, too.
 	if err := json.Unmarshal(raw, &m, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 		return m, fmt.Errorf("read %s: %w", path, err)
 	}
 	return m, nil
 }
 
-// chooseProgram returns the name of the program that npx runs for a package. If the package has only one program,
-// chooseProgram returns its name. If there are several, it returns the name of the program that is named like the
-// package.
+// chooseProgram returns the name of the program that npx runs for a package. This is the package's only program or, if
+// there are several, the program that has the name of the package.
 func (m *manifest) chooseProgram(project *os.Root, dependency string) (string, error) {
 	called := m.Name[strings.LastIndex(m.Name, "/")+1:]
 	programs := make(map[string]string)
@@ -120,7 +119,7 @@ func (m *manifest) chooseProgram(project *os.Root, dependency string) (string, e
 }
 
 // linkedProgram returns the path of a program relative to the project. The program's file must be inside the project,
-// where the server's process cannot write.
+// because the server's process cannot write there.
 func linkedProgram(project *os.Root, name string) (string, error) {
 	path := filepath.Join(Bin, name)
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, '/') {

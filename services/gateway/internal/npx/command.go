@@ -1,5 +1,5 @@
-// Package npx parses commands that run an npm package, and manages the directories in which these packages are
-// installed.
+// Package npx parses commands that run an npm package. It also manages the directories in which the gateway installs
+// these packages.
 package npx
 
 import (
@@ -11,12 +11,12 @@ import (
 	"unicode"
 )
 
-// Command is the package and program that a command such as `npx -y PACKAGE@VERSION ARGUMENT` runs.
+// Command contains the package and the program that a command such as `npx -y PACKAGE@VERSION ARGUMENT` runs.
 type Command struct {
-	// Package is the package in npm syntax. It is a package name, optionally with a version, a range or a tag. It can
-	// also be an alias, the address of a tarball or a git repository, or the absolute path of a tarball.
+	// Package is the package in npm syntax. It can be a package name, optionally with a version, a range or a tag. It
+	// can also be an alias, the address of a tarball or a git repository, or the absolute path of a tarball.
 	Package string
-	// Program is the program that the command runs if it has the option --package. If Program is empty, the command
+	// Program is the program that the command runs if it has the option --package. If the field is empty, the command
 	// runs the package's own program.
 	Program string
 	// Args are the program's arguments.
@@ -24,14 +24,14 @@ type Command struct {
 }
 
 // Parse returns the package and the program that a command with npx or `npm exec` runs. If the command runs a package
-// in a way that Parse does not support, Parse returns nil and the reason. If the command does not run an npm package in
-// one of these ways, Parse returns nil and an empty reason.
+// in a way that Parse does not support, Parse returns nil and the reason. If the command runs no npm package with npx
+// or `npm exec`, Parse returns nil and an empty reason.
 func Parse(command []string) (c *Command, why string) {
 	if len(command) == 0 {
 		return nil, ""
 	}
 	args := command[1:]
-	stopAtFirst := true // npx reads no flags after the package, and npm does
+	stopAtFirst := true // npm reads flags after the package, and npx does not
 	switch filepath.Base(command[0]) {
 	case "npx":
 	case "npm":
@@ -66,7 +66,8 @@ func Parse(command []string) (c *Command, why string) {
 	return c, ""
 }
 
-// splitArguments returns the packages in the --package flags, and all words that are not npm flags.
+// splitArguments returns the packages in the --package flags, and all words that are not npm flags. If it does not
+// support a flag, it returns the reason.
 func splitArguments(args []string, stopAtFirst bool) (packages, words []string, why string) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -93,19 +94,18 @@ func splitArguments(args []string, stopAtFirst bool) (packages, words []string, 
 	return packages, words, ""
 }
 
-// maxPackage is the maximum length of a package specification, in bytes.
+// maxPackage limits the length of a package in npm syntax, in bytes.
 const maxPackage = 1024
 
-// local matches specifications of local files and directories, but not of git repositories. archive matches tarballs
-// with an absolute path. relativeGit matches git repositories without an absolute path.
+// local matches packages that are local files and directories, but not git repositories. archive matches tarballs with
+// an absolute path. relativeGit matches local git repositories without an absolute path.
 var (
 	local       = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
 	archive     = regexp.MustCompile(`^(?:(?:@[^/@:\s]+/)?[^/@:\s]+@)?(?:file:(?://)?)?(/[^%#?]*[.](?:(?i)tgz|tar[.]gz|tar))$`)
 	relativeGit = regexp.MustCompile(`^(?:[^:]*@)?git[+]file:(?:[^/]|/[^/]|//[^/])`)
 )
 
-// refusalOf returns the reason why the gateway does not install a package. It returns "" if the gateway installs the
-// package.
+// refusalOf returns the reason why the gateway does not install a package. It returns "" if the gateway installs it.
 func refusalOf(spec string) string {
 	switch {
 	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
@@ -126,7 +126,7 @@ var (
 	query      = regexp.MustCompile(`\?[^#]*`)
 )
 
-// Name returns the name of the package in a registry. The name is empty if the package is specified by an address.
+// Name returns the name of the package in a registry, or "" if the package is given by an address.
 func (c *Command) Name() string {
 	if parts := registered.FindStringSubmatch(c.Package); parts != nil {
 		return parts[1]
@@ -142,8 +142,8 @@ func (c *Command) File() string {
 	return ""
 }
 
-// IsExact reports whether the command always installs the same version of the package. This is the case if the package
-// is specified by a version in a registry or by a commit.
+// IsExact reports whether the command always installs the same version of the package. This is the case if the command
+// names a version in a registry or a commit.
 func (c *Command) IsExact() bool {
 	spec := c.Package
 	if _, aliased, isAlias := strings.Cut(spec, "@npm:"); isAlias {
@@ -155,11 +155,12 @@ func (c *Command) IsExact() bool {
 	return commit.MatchString(spec)
 }
 
-// IsBare reports whether the command specifies only the name of a package, without a version or a program. In that
-// case, npx runs an installed program that has the package's name, if there is one.
+// IsBare reports whether the command names only a package, without a version or a program. In that case, npx runs an
+// installed program that has the package's name, if there is one.
 func (c *Command) IsBare() bool { return c.Program == "" && c.Name() == c.Package }
 
-// DisplayPackage returns the package in a form for messages: without credentials, and without the query of an address.
+// DisplayPackage returns the package for use in messages. The result contains no credentials, and no query of an
+// address.
 func (c *Command) DisplayPackage() string {
 	return query.ReplaceAllString(credential.ReplaceAllString(c.Package, "://"), "")
 }

@@ -15,44 +15,43 @@ import (
 )
 
 const (
-	// recordFile is the name of the file that marks an installation as complete. The file is outside the directory to
-	// which npm writes.
+	// recordFile is a file that marks an installation as complete. It is outside the directory to which npm writes.
 	recordFile = "program.json"
-	// project is the directory in which npm has installed the package.
+	// project is the directory in which npm installs the package.
 	project = "program"
-	// work is the directory to which the processes of an installation may write while the installation is in progress.
+	// work is the directory to which the processes of an installation may write until the installation is complete.
 	work = "work"
-	// unusedMark is the name of a file. It marks an installation that the configuration does not use. The file's
-	// modification time is the time at which the installation was marked.
+	// unusedMark is a file that marks an installation as not used by the configuration. The file's modification time is
+	// when the installation was marked.
 	unusedMark = "unused"
-	// attemptPrefix is a prefix of the names of incomplete installations.
+	// attemptPrefix is the prefix of the names of incomplete installations.
 	attemptPrefix = "new-"
-	// maxInstallations is the maximum number of one server's installations that are read.
+	// maxInstallations limits how many installations of one server are read.
 	maxInstallations = 1000
 )
 
-// Grace is how long an installation is kept after the configuration no longer uses it. The time begins when a gateway
-// first starts with a configuration that does not use the installation.
+// Grace is how long an installation is stored after the configuration has stopped using it. The time begins when a
+// gateway first starts with a configuration that does not use the installation.
 const Grace = 7 * 24 * time.Hour
 
-// Installed is a complete installation. Its files are immutable.
+// Installed is a complete installation. Its files do not change.
 type Installed struct {
-	// Dir is the absolute path of the installation's directory. Program is the absolute path of a file in Dir, or the
-	// name of a program. A name is looked up first in the directory Bin and then in PATH.
+	// Dir is the absolute path of the installation's directory. Program is either the absolute path of a file in Dir or
+	// the name of a program. A name is looked up first in the directory Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
-	// Since is the time when the installation was completed.
+	// Since is when the installation was completed.
 	Since time.Time
 }
 
 // Bin returns the directory with the programs of the package and of its dependencies.
 func (i *Installed) Bin() string { return filepath.Join(i.Dir, project, Bin) }
 
-// Folder is the absolute path of the directory that contains one server's installations.
+// Folder is the absolute path of the directory with one server's installations.
 type Folder string
 
-// recorded is the content of the file recordFile.
+// recorded is the content of recordFile.
 type recorded struct {
 	Package string `json:"package"`
 	Program string `json:"program"`
@@ -70,7 +69,7 @@ func (f Folder) Latest(digest string) *Installed {
 	return found
 }
 
-// names returns the names of those entries in the directory that begin with the given prefix.
+// names returns the names of the directory's entries that begin with the given prefix.
 func (f Folder) names(prefix string) (names []string) {
 	dir, err := os.Open(string(f))
 	if err != nil {
@@ -113,13 +112,13 @@ func (f Folder) read(name string) (*Installed, error) {
 	return out, nil
 }
 
-// Attempt is an installation that is in progress. No other attempt uses its directory.
+// Attempt is an installation that is not complete yet. No other attempt uses its directory.
 type Attempt struct {
 	folder Folder
 	dir    string
 }
 
-// Begin creates the directories for an installation.
+// Begin creates the directories for a new installation.
 func (f Folder) Begin() (*Attempt, error) {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", err)
@@ -132,7 +131,7 @@ func (f Folder) Begin() (*Attempt, error) {
 	for _, sub := range []string{a.Project(), a.Home(), a.Cache(), a.Temporary()} {
 		err = errors.Join(err, os.MkdirAll(sub, 0o700))
 	}
-	// This file makes npm treat this directory, and not a parent directory, as the project.
+	// Because of this file, npm uses this directory as the project, and not a parent directory.
 	err = errors.Join(err, os.WriteFile(filepath.Join(a.Project(), "package.json"), []byte(`{"private": true}`+"\n"), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", errors.Join(err, a.Remove()))
@@ -140,14 +139,14 @@ func (f Folder) Begin() (*Attempt, error) {
 	return a, nil
 }
 
-// Work returns the directory to which the processes of the installation may write. It contains the other directories of
-// the attempt.
+// Work returns the directory to which the processes of the installation may write. It contains the attempt's other
+// directories.
 func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
 
 // Project returns the directory in which npm installs the package.
 func (a *Attempt) Project() string { return filepath.Join(a.Work(), project) }
 
-// Home returns the directory that npm uses as HOME. Commit removes Home, Cache and Temporary.
+// Home returns the directory that npm uses as HOME. Commit removes this directory, Cache and Temporary.
 func (a *Attempt) Home() string { return filepath.Join(a.Work(), "home") }
 
 // Cache returns the directory of npm's cache.
@@ -156,8 +155,8 @@ func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
 // Temporary returns the directory that npm uses as TMPDIR.
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
-// Commit makes the attempt the newest installation with this digest. The files that npm has installed are not trusted,
-// so links that lead out of the directory are not followed.
+// Commit completes the attempt, which becomes the newest installation with this digest. Commit follows no links that
+// lead out of the directory, because the files that npm has installed are not trusted.
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
@@ -190,17 +189,17 @@ func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	return a.folder.read(name)
 }
 
-// Remove removes an attempt that has failed. It does nothing after Commit.
+// Remove removes the directory of an attempt that has failed. It does nothing after Commit has succeeded.
 func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 
-// Remove removes an installation that no process uses.
+// Remove removes the installation. The caller must make sure that no process uses it.
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
-// Sweep removes unused entries from the directories below root: interrupted attempts, installations for which there is
-// a newer one, and installations that the configuration has not used for at least the time Grace. The parameter in
-// contains the digest of each configured server's package, by server name. Sweep follows no links in root. It may be
-// called only while the processes of the configured servers are stopped and no package is being installed.
-func Sweep(root string, in map[string]string, now time.Time) error {
+// Sweep removes unused entries from the directories below root. These are interrupted attempts, installations that a
+// newer one has replaced, and installations that the configuration has not used for at least [Grace]. The caller passes
+// the digest of each configured server's package, by server name. Sweep follows no links in root. It may be called only
+// while the processes of the configured servers are stopped and no package is being installed.
+func Sweep(root string, digests map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -215,7 +214,7 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 		}
 		f := Folder(filepath.Join(root, server.Name()))
 		var older *Installed
-		if digest := in[server.Name()]; digest != "" {
+		if digest := digests[server.Name()]; digest != "" {
 			older = f.Latest(digest)
 		}
 		for _, name := range f.names("") {
@@ -223,14 +222,15 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 				errs = append(errs, ignoreMissing(os.Remove(filepath.Join(older.Dir, unusedMark))))
 				continue
 			}
-			errs = append(errs, f.sweep(name, in[server.Name()], now))
+			errs = append(errs, f.sweep(name, digests[server.Name()], now))
 		}
 		_ = os.Remove(string(f)) // fails unless the directory is empty
 	}
 	return errors.Join(errs...)
 }
 
-// sweep removes an entry of a directory, or marks it as an installation that the configuration no longer uses.
+// sweep removes an entry of a directory if it is unused. If the configuration has just stopped using an installation,
+// sweep only marks it as unused.
 func (f Folder) sweep(name, digest string, now time.Time) error {
 	dir := filepath.Join(string(f), name)
 	if info, err := os.Lstat(dir); err != nil || info.Mode()&fs.ModeSymlink != 0 {

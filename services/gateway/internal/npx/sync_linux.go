@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncFileSystem flushes the file system that contains a directory to the disk. Otherwise a power failure could leave
-// an installation with empty files.
+// syncFileSystem writes all changes in a directory's file system to the disk. Otherwise a power failure could leave an
+// installation with empty files.
 func syncFileSystem(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

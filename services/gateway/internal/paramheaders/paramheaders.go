@@ -1,5 +1,5 @@
 // Package paramheaders finds those arguments of a tool that calls must repeat in HTTP headers (MCP 2026-07-28,
-// Transports, Custom Headers from Tool Parameters). The schemas of these arguments contain `x-mcp-header`.
+// Transports, Custom Headers from Tool Parameters). The schemas of these arguments have a member `x-mcp-header`.
 package paramheaders
 
 import (
@@ -21,23 +21,23 @@ import (
 const headerPrefix = "Mcp-Param-"
 
 const (
-	// annotation is the member of a schema that contains the name of a header.
+	// annotation is the member of an argument's schema that contains the name of a header.
 	annotation = "x-mcp-header"
-	// maxDepth is the maximum depth of an annotated property in a schema. maxBindings is the maximum number of headers
-	// for one tool. Both are limited because the size of a request's head is limited.
+	// maxDepth limits how deep an annotated property may be in a schema. maxBindings limits how many headers a tool may
+	// have. Both limits are necessary because the size of a request's head is limited.
 	maxDepth    = 16
 	maxBindings = 64
-	// maxValue is the maximum length of a header value that the gateway adds for a client, in bytes. It is limited
+	// maxValue limits the length of a header value that the gateway adds for a client, in bytes. The limit is necessary
 	// because the size of a request's head is limited.
 	maxValue = 4 << 10
-	// maxSafe is the maximum integer in a header. The minimum is -maxSafe.
+	// maxSafe is the highest integer that a header may contain. The lowest is -maxSafe.
 	maxSafe = 1<<53 - 1
 )
 
-// ErrMismatch means that a header differs from the argument that it must repeat. Compare with errors.Is.
+// ErrMismatch means that a header differs from the argument that it must repeat. Compare it with errors.Is.
 var ErrMismatch = errors.New("a header disagrees with the arguments")
 
-// A Binding binds an HTTP header to an argument: both must have the same value. A Binding is immutable.
+// A Binding names an HTTP header and the argument that the header must repeat. It is immutable.
 type Binding struct {
 	// Path contains the keys that lead to the argument.
 	Path []string
@@ -45,9 +45,9 @@ type Binding struct {
 	Header string
 }
 
-// Bindings returns the bindings in a tool's definition, sorted by header. There is one binding for each annotated
-// property in the tool's schema. If an annotation violates the specification, Bindings returns none, because clients
-// must not list a tool with such an annotation.
+// Bindings returns the bindings in a tool's definition, sorted by header. There is one for each annotated property in
+// the schema of the tool's arguments. If an annotation violates the specification, Bindings returns none, because
+// clients must not list a tool with such an annotation.
 func Bindings(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
@@ -73,7 +73,7 @@ type schema struct {
 	Properties map[string]schema `json:"properties"`
 }
 
-// bindings appends the bindings for an object's properties. It returns false if an annotation violates the
+// bindings appends the bindings for an object's properties to out. It returns false if an annotation violates the
 // specification.
 func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	ok := len(path) < maxDepth
@@ -95,16 +95,16 @@ func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	return out, ok
 }
 
-// isToken reports whether a string may be used as part of a header's name (RFC 9110, section 5.6.2).
+// isToken reports whether a string may be part of a header's name (RFC 9110, section 5.6.2).
 func isToken(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 	})
 }
 
-// Headers returns the headers to send with a call. arguments is a raw object or empty. The function given returns the
-// value of a header that was received with the call, or "". If a received header does not match its argument, the error
-// wraps [ErrMismatch].
+// Headers returns the headers that the gateway must send with a call. arguments is a raw object or empty. given()
+// returns the value of a header that the client has sent with the call, or "". If one of these values does not match
+// its argument, Headers returns an error that wraps [ErrMismatch].
 func Headers(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
@@ -133,8 +133,8 @@ func Headers(arguments []byte, bindings []Binding, given func(header string) str
 	return out, nil
 }
 
-// DerivedHeaders returns the headers for a call whose client does not send them. It omits arguments that cannot be
-// written in a header. The server then decides how to handle the missing header.
+// DerivedHeaders returns the headers of a call for a client that does not send them itself. It omits an argument that
+// cannot be written in a header. In that case, the server decides what to do about the missing header.
 func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
@@ -148,7 +148,7 @@ func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header
 	return out
 }
 
-// argumentValues returns the values of the arguments that have headers, by header name.
+// argumentValues returns the values of the arguments that headers must repeat, by header name.
 func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.Value, error) {
 	if len(bindings) == 0 || len(arguments) == 0 {
 		return nil, nil //nolint:nilnil // no arguments is a valid result
@@ -160,8 +160,8 @@ func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.V
 	return found, nil
 }
 
-// collectArguments reads an object once. It stores the arguments for those bindings whose paths lead into this object.
-// depth is the number of path keys that lead from the arguments to the object.
+// collectArguments reads an object once, and stores the values of the bindings whose paths lead into this object. depth
+// is how many keys lead from the arguments to the object.
 func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
 	if dec.PeekKind() != '{' {
 		return dec.SkipValue()
@@ -187,7 +187,7 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 			}
 		}
 		if here != "" && (object || dec.PeekKind() == '[') {
-			found[here] = jsontext.Value("{}") // Headers refuses an object for this header
+			found[here] = jsontext.Value("{}") // value refuses an object, so the call is refused
 			here = ""
 		}
 		switch {
@@ -210,7 +210,7 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 	return err
 }
 
-// value returns the argument as a header value. has is false if the argument is absent or null.
+// value returns an argument in the form of a header value. has is false if the argument is absent or null.
 func (b Binding) value(argument jsontext.Value) (text string, has bool, err error) {
 	switch argument.Kind() { //nolint:exhaustive // objects and arrays cannot be written in a header
 	case '"':
@@ -228,13 +228,13 @@ func (b Binding) value(argument jsontext.Value) (text string, has bool, err erro
 	return "", false, fmt.Errorf("%w: the argument of %s is not a string, integer or boolean", ErrMismatch, b.Header)
 }
 
-// sameNumber reports whether a header contains the same integer as the argument, possibly written in another way.
+// sameNumber reports whether a header contains the same integer as the argument, possibly in another notation.
 func sameNumber(field, argument string) bool {
 	n, ok := integer(field)
 	return ok && strconv.FormatInt(n, 10) == argument
 }
 
-// integer parses an integer whose absolute value is at most maxSafe. It accepts any notation that is a valid JSON
+// integer parses an integer whose absolute value is at most maxSafe. It accepts every notation that is a valid JSON
 // number.
 func integer(text string) (int64, bool) {
 	f, err := strconv.ParseFloat(text, 64)

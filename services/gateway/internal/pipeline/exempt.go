@@ -17,32 +17,33 @@ import (
 )
 
 const (
-	// maxExempt is the maximum number of messages for which no rule is needed that a principal and the agents it has
-	// created may send in a minute. maxExemptBytes is the maximum total size of these messages, in bytes. All
-	// principals of one person together may send four times as much.
+	// maxExempt limits how many messages without a policy rule a principal and the agents that it has created may send
+	// in a minute. maxExemptBytes limits the total size of these messages, in bytes. All principals of one person
+	// together may send four times as much.
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
-	// maxKinds is the maximum number of pairs of server and method that are counted separately for one principal in a
-	// minute. It is limited so that the records of these counts do not fill the journal. Messages of further pairs are
+	// maxKinds limits how many combinations of server and method are counted separately for one principal in a minute.
+	// Without this limit, the records of the counts could fill the journal. Messages with further combinations are
 	// counted under the server "*".
 	maxKinds = 64
-	// otherServers is the server name in the records that count messages beyond maxKinds.
+	// otherServers is the server in records that count the messages with further combinations.
 	otherServers = "*"
 )
 
-// ExemptMessage is a message from an authenticated caller for which no rule is needed.
+// ExemptMessage is a message that an authenticated caller may send without a policy rule.
 type ExemptMessage struct {
 	// Principal is the sender.
 	Principal *identityv1.Principal
-	// Server is the addressed server, and Method is the MCP method. Both come from fixed lists, so that records contain no
-	// strings that callers have chosen.
+	// Server is the server to which the message is addressed, and Method is the MCP method. Both come from fixed lists,
+	// so that the journal contains no strings that callers have chosen.
 	Server, Method string
-	// Bytes is the size of the message in bytes.
+	// Bytes is the size of the message, in bytes.
 	Bytes int
 }
 
-// CountExempt counts a message for which no rule is needed. It refuses the message if its principal has sent too many
-// messages or bytes in this minute. The counts are recorded at the end of the minute and when the gateway stops.
+// CountExempt counts a message that is allowed without a policy rule. It refuses the message if the principal has sent
+// too many messages or bytes in this minute. The counts are recorded at the end of the minute and when the gateway
+// stops.
 func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
 	err := p.exempt.count(m, time.Now())
 	if err == nil {
@@ -54,12 +55,13 @@ func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
 	}
 }
 
-// exemptCounter counts, by principal, the messages for which no rule is needed. It is safe for concurrent use.
+// exemptCounter counts, for each principal, the messages that are allowed without a policy rule. It is safe for
+// concurrent use.
 type exemptCounter struct {
 	mu      sync.Mutex
 	minutes map[principal.Key]*minute
-	// since is the time when the current minute began. messages contains the number of messages in this minute, and
-	// bytes contains their total size.
+	// since is when the current minute began. messages counts the messages in this minute, and bytes counts their total
+	// size.
 	since           time.Time
 	messages, bytes *quota.Tally
 }
@@ -76,11 +78,10 @@ func (c *exemptCounter) begin(now time.Time) {
 	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxExempt)), quota.NewTally("bytes of messages in this minute", quota.For(maxExemptBytes))
 }
 
-// minute contains the counts of the messages that one principal sends in a minute, until the counts are recorded.
+// minute contains the counts of the messages that one principal has sent in a minute, until the counts are recorded.
 type minute struct {
 	since time.Time
-	// kinds contains the records that will be written. counted is the time of the first message that these records
-	// count.
+	// kinds contains the records to write. counted is the time of the first message in these records.
 	kinds   map[recordKey]*journal.Record
 	counted time.Time
 }
@@ -113,7 +114,7 @@ func (c *exemptCounter) count(m ExemptMessage, now time.Time) error {
 	return nil
 }
 
-// count adds a message to the count record of its server and method.
+// count adds a message to the record of its server and method.
 func (o *minute) count(m ExemptMessage, now time.Time) {
 	if len(o.kinds) == 0 {
 		o.counted = now
@@ -136,8 +137,8 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 	rec.RequestBytes += int64(m.Bytes)
 }
 
-// takeEnded removes and returns the records of all minutes that have ended. If all is true, it removes and returns the
-// records of every minute.
+// takeEnded removes and returns the records of all minutes that have ended. If all is true, it removes and returns
+// every record.
 func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// forward sends the message that was evaluated to the server and records the outcome. The intent must already be in the
-// journal.
+// forward sends the evaluated message to the server and records the outcome. The journal must already contain the
+// intent.
 func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	defer p.approvals.RenewClaim(ctx, a)()
 	answer, err := p.send(ctx, a)
@@ -65,7 +65,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	return result
 }
 
-// unsentReason returns, for approvers, the reason why a call was not sent.
+// unsentReason returns the reason why a call was not sent, in a form that approvers can read.
 func unsentReason(err error) string {
 	if _, withheld := errors.AsType[*attempt.WithheldError](err); withheld {
 		return "policy refused the call when it was about to be sent, or the caller's token was no longer valid"
@@ -73,8 +73,8 @@ func unsentReason(err error) string {
 	return "the server could not be reached"
 }
 
-// sendContext is the context of a request to a server. It is cancelled when the pipeline stops or the timeout expires,
-// but not when the caller's context is cancelled. It has the values of the caller's context.
+// sendContext is the context of a request to a server. It has the values of the caller's context, and is cancelled when
+// the pipeline stops or the timeout expires. It is not cancelled together with the caller's context.
 type sendContext struct {
 	context.Context //nolint:containedctx // this type is a context
 
@@ -85,8 +85,8 @@ type sendContext struct {
 // Deadline implements context.Context.
 func (c sendContext) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
 
-// Value implements context.Context. A value in c.Context has priority over the caller's value, because package context
-// uses such a value to find the context that cancels c.
+// Value implements context.Context. A value in c.Context takes precedence over a value of the caller's context, because
+// package context uses such a value to find the context that cancels c.
 func (c sendContext) Value(key any) any {
 	if own := c.Context.Value(key); own != nil {
 		return own
@@ -94,14 +94,14 @@ func (c sendContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// serverNotice is a tolerance. A server that knows a call's deadline may report the timeout slightly earlier than the
-// gateway notices it. If the server reports a timeout more than serverNotice earlier, the timeout is the server's own.
+// serverNotice is how much earlier than the gateway a server that knows a call's deadline may report the timeout. If a
+// server reports a timeout even earlier, it is a timeout of the server's own.
 const serverNotice = time.Second
 
 // send sends an allowed request to the server. No other function sends callers' requests.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout, maxTimeout := a.Timeout, a.MaxTimeout
-	if d := a.Decision.GetTimeout(); d != nil { // progress reported by the server does not extend policy's timeout
+	if d := a.Decision.GetTimeout(); d != nil { // progress that the server reports does not extend a timeout of the policy
 		timeout, maxTimeout = d.AsDuration(), 0
 	}
 	events, deadline := a.Redactor.Events(a.Events()), a.Deadline
@@ -154,8 +154,8 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	return answer, err
 }
 
-// extendOnProgress returns a function that forwards messages to events. The function restarts the server's timeout when
-// it forwards a progress notification.
+// extendOnProgress returns a function that passes messages on. When it passes on a progress notification, it restarts
+// the server's timeout.
 func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) func([]byte) {
 	return func(message []byte) {
 		if !bytes.Contains(message, []byte("progress")) {
@@ -169,7 +169,7 @@ func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) 
 	}
 }
 
-// timeoutError returns an error that says which timeout the call has exceeded.
+// timeoutError returns an error that states which timeout the call has exceeded.
 func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline *upstream.PausableDeadline) attempt.TimeoutError {
 	if a.FromServer {
 		return attempt.TimeoutError{}
@@ -184,9 +184,9 @@ func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline
 	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: maxTimeout > timeout}
 }
 
-// Prepare returns the request that is sent to the server for an evaluated message. The bytes are unchanged, with three
-// exceptions: this project's `_meta` keys are removed, the client's trace context is replaced with the gateway's, and
-// the client's capabilities are replaced with the parameter capabilities unless it is nil.
+// Prepare returns the request that the gateway sends to the server for an evaluated message. The message is unchanged,
+// with three exceptions. This project's keys in `_meta` are removed, the client's trace context is replaced with the
+// gateway's, and the client's capabilities are replaced with the given ones unless these are nil.
 func Prepare(m *jsonrpc.Message, span trace.SpanContext, capabilities []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry jsonrpc.Trace

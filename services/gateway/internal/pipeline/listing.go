@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 )
 
-// judge asks the policy service to evaluate a call. A call may be denied because its tool's definition is not accepted.
-// If the gateway itself has never listed the server's tools, judge then lists them and asks the policy service again.
-// If the tools cannot be listed, the gateway does not know whether the definition is accepted, and the call is refused
-// for that reason.
+// judge asks the policy service to evaluate a call. The service may deny the call because it does not accept the
+// definition of the called tool. If the gateway itself has never listed the server's tools, judge then lists them and
+// asks the policy service again. If the tools cannot be listed, judge refuses the call for that reason, because the
+// gateway does not know whether the definition is accepted.
 func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	a, refused := p.judgeDefinition(ctx, a)
 	if refused != nil || a.Tools == nil || a.Decision.GetHidden() || a.Decision.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
@@ -28,9 +28,10 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 	return p.attempts.Judge(ctx, a)
 }
 
-// judgeDefinition asks the policy service to evaluate a call, together with the definition of the called tool if it is
-// known. If the call is denied only because no definition is known, judgeDefinition requests the server's list in the
-// session and asks the policy service again. If a rule denies the call, judgeDefinition sends no request to the server.
+// judgeDefinition asks the policy service to evaluate a call with the definition of the called tool, if the definition
+// is known. If the service denies the call only because the definition is not known, judgeDefinition requests the
+// server's list in the session and asks again. If a rule denies the call, judgeDefinition sends no request to the
+// server.
 func (p *Pipeline) judgeDefinition(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	calls := a.Tools != nil && a.Sent.Method == mcp.MethodToolsCall
 	if calls {
@@ -57,13 +58,17 @@ func definitionUnknown(err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
+	if refused := attempt.SignInRefusal(err); refused != nil {
+		return refused
+	}
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}
 }
 
 // mustBeListed refuses a call to a tool that is missing from the caller's list, if the policy hides some of the
-// server's tools from the caller. It takes the same steps for hidden tools as for missing tools, and does not ask the
-// policy service to evaluate the call. A caller could measure how long it takes to write a record, so the records for
-// hidden and for missing tools have the same length. They do not show whether the tool exists or which rule hides it.
+// server's tools from the caller. Hidden tools and missing tools must look alike, so mustBeListed takes the same steps
+// for both and does not ask the policy service to evaluate the call. The journal's records for both have the same
+// length, because a caller could measure how long it takes to write a record. The records do not show whether the tool
+// exists or which rule hides it.
 func (*Pipeline) mustBeListed(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	listing, err := a.Tools.Listed(ctx)
 	switch {

@@ -1,7 +1,7 @@
-// Package pipeline executes calls. The steps are: ask the policy service, wait for approval, reserve limits, record the
-// intent, send the call to the server, record the outcome, and report the outcome if the call was approved. If a step
-// before sending fails, the call is refused. Only this package sends clients' messages to servers, except for messages
-// for which no rule is needed.
+// Package pipeline executes calls. For each call it asks the policy service, waits for an approval, reserves limits,
+// records the intent, sends the call to the server and records the outcome. If the call was approved, it also reports
+// the outcome to the approval service. If a step before sending fails, the call is refused. No other package sends
+// clients' messages to servers, except messages that are allowed without a policy rule.
 package pipeline
 
 import (
@@ -49,7 +49,7 @@ type Pipeline struct {
 	approvals *approvals.Manager
 	refusals  refusalCounter
 	exempt    *exemptCounter
-	// stopCtx is cancelled by the function stop when calls in flight must end.
+	// stop cancels stopCtx when calls in flight must end.
 	stopCtx context.Context
 	stop    context.CancelFunc
 }
@@ -72,48 +72,48 @@ func New(deps Deps) (*Pipeline, error) {
 	return p, nil
 }
 
-// NewValidity returns the validity of a response that the gateway is about to request from the policy service. The
-// validity is the same as for a decision.
+// NewValidity returns the validity of a response that the gateway is about to request from the policy service. Such a
+// response is valid for as long as a decision.
 func (p *Pipeline) NewValidity() decisioncache.Validity { return p.deps.Decisions.NewValidity() }
 
 // Drain makes the gateway stop holding calls that wait for approvers. Each of these calls is refused, and the refusal
-// contains the id of its approval.
+// contains the id of the call's approval.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
 // IsMiscounting reports whether calls with rate limits are currently refused because two instances of the ratelimit
-// service respond alternately.
+// service answer alternately.
 func (p *Pipeline) IsMiscounting() bool { return p.attempts.IsMiscounting() }
 
-// Stop cancels all calls that were sent to servers, and all later calls. Their outcomes are recorded as unknown, and
-// the callers receive answers. Stop returns without waiting for this.
+// Stop cancels all calls that were sent to servers, and all later calls. The journal records their outcomes as unknown,
+// and the callers receive answers. Stop returns before this has happened.
 func (p *Pipeline) Stop() {
 	p.approvals.Stop()
 	p.stop()
 }
 
-// Wait waits until all outcomes have been reported to the approval service. It may be called only when no call is in
-// flight. If ctx is cancelled, Wait cancels the remaining reports. They are sent after the next start, when the journal
-// is replayed.
+// Wait waits until all outcomes have been reported to the approval service. The caller must make sure that no call is
+// in flight. If ctx is cancelled, Wait cancels the remaining reports, which the gateway sends after its next start,
+// when it replays the journal.
 func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 
-// WaitFor waits until approvers have decided on an approval, but not longer than the gateway would hold the client's
-// call. It does not execute the call.
+// WaitFor waits until approvers have decided on an approval, or until the hold time for the client is over. It does not
+// execute the call.
 func (p *Pipeline) WaitFor(ctx context.Context, w approvals.WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.WaitDecision(ctx, w)
 }
 
-// Approval returns the current state of an approval that belongs to the principal.
+// Approval returns the current state of one of the principal's approvals.
 func (p *Pipeline) Approval(ctx context.Context, who *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.Approval(ctx, who, approval)
 }
 
-// Withdraw cancels one of the principal's approvals. The approval must be pending, or approved and not yet used.
+// Withdraw cancels one of the principal's approvals. The approval must be pending, or approved and not yet claimed.
 func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, approval, reason string) error {
 	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
-// Replay reports outcomes to the approval service that had not been reported when the gateway last stopped. It retries
-// until the service answers or ctx is cancelled. Meanwhile, the pipeline can execute calls.
+// Replay reports those outcomes to the approval service that had not been reported when the gateway last stopped. It
+// retries until the service answers or ctx is cancelled. The pipeline can execute calls while Replay is running.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }
@@ -125,25 +125,23 @@ type Result struct {
 	Status int
 	// Refusal is the reason why there is no answer.
 	Refusal *refusal.Refusal
-	// ID is the id of the recorded decision. It is also set if the policy service has not evaluated the call. Decision
+	// ID is the id of the recorded decision. It is set even if the policy service has not evaluated the call. Decision
 	// is the policy service's decision, or nil if there is none.
 	ID       string
 	Decision *policyv1.Decision
 	// Held is how long the gateway held the call while it waited for approvers.
 	Held time.Duration
-	// StreamEnded is true if the server has closed its stream before its answer. The server expects the client to
-	// reconnect, but has sent no event id, which the gateway would need to resume the stream.
+	// StreamEnded is true if the server has closed its stream before the answer without sending an event id. Such a
+	// server expects the client to reconnect, but the gateway needs an event id to resume the stream.
 	StreamEnded bool
-	// Approved is true if a person has approved this particular call. An approval that covers several calls does not
-	// count.
+	// Approved is true if a person has approved this particular call. It is false if an approval covers several calls.
 	Approved bool
-	// Unrecorded is true if the call's outcome has not been written to the journal yet.
+	// Unrecorded is true if the journal does not contain the call's outcome yet.
 	Unrecorded bool
 }
 
-// Do executes a call. The caller must not modify the call afterwards. Do returns when the call has ended, even if ctx is
-// cancelled earlier. In revisions that use sessions, the call and its reservation are not cancelled when the client
-// disconnects.
+// Do executes a call. The caller must not modify the call afterwards. Do returns when the call has ended, even if ctx
+// is cancelled earlier, because in revisions that use sessions a call continues when its client disconnects.
 func (p *Pipeline) Do(ctx context.Context, call *attempt.Call) Result {
 	// callerCtx is cancelled when the caller disconnects. The call itself continues.
 	callerCtx := ctx
@@ -173,8 +171,8 @@ func (p *Pipeline) Do(ctx context.Context, call *attempt.Call) Result {
 }
 
 // admit asks the policy service to evaluate a call, requests an approval if the policy requires one, and reserves
-// limits. A principal may have had so many refusals that further ones are only counted. In that case, admit first waits
-// until no other call by this principal is being evaluated.
+// limits. If the principal has had so many refusals that further ones are only counted, admit first waits until no
+// other call of the principal is being evaluated.
 func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -197,7 +195,7 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	}
 	switch {
 	case a.NeedsApproval():
-		turn.end(false) // the call may wait long for approvers
+		turn.end(false) // the call may wait for approvers for a long time
 		a, refused = p.approvals.RequestAndClaim(ctx, callerCtx, a)
 	default: // a call that the policy denies ends here
 		refused = p.approvals.EndSuperseded(ctx, a, a.Refusal())
@@ -205,7 +203,7 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	if refused == nil && a.Claim != nil { // the claim has a decision of its own
 		a = addRedactions(ctx, a)
 	}
-	if refused == nil && a.Claim == nil && a.IsLimited() { // the claim of an approval has already reserved the limits
+	if refused == nil && a.Claim == nil && a.IsLimited() { // for a claim, the limits are reserved already
 		a, refused = p.attempts.Reserve(ctx, a, a.ID)
 	}
 	return a, refused
@@ -223,7 +221,7 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 	return Result{Refusal: refused, ID: refused.ID, Decision: a.Decision, Held: a.HeldFor}
 }
 
-// reportObserved counts a call whose result would have been different if the whole policy were enforced, including
+// reportObserved counts a call that would have had a different result if the whole policy were enforced, including
 // rules that are only recorded (mode: observe). It also adds that result to the call's span.
 func (p *Pipeline) reportObserved(ctx context.Context, a attempt.Attempt) {
 	if would := a.Observed(); would != (journal.Observed{}) {
@@ -233,7 +231,7 @@ func (p *Pipeline) reportObserved(ctx context.Context, a attempt.Attempt) {
 }
 
 // RecordRefusal records a request from an authenticated caller that was refused before the policy service evaluated it.
-// It returns the id of the decision.
+// It returns the id under which the refusal is recorded.
 func (p *Pipeline) RecordRefusal(ctx context.Context, r attempt.RefusedRequest) string {
 	p.deps.Meters.CountRefused(ctx, r.Code)
 	return p.recordRefusal(ctx, r.Record(ctx))

@@ -11,7 +11,7 @@ import (
 )
 
 // recordArguments stores a copy of a call's arguments before the call is sent, if a rule or the server's configuration
-// requires this. If recordArguments returns an error, the call must not be sent.
+// requires a copy. If recordArguments returns an error, the caller must not send the call.
 func (p *Pipeline) recordArguments(ctx context.Context, a attempt.Attempt) (attempt.Attempt, error) {
 	if !a.RecordArguments && !a.Decision.GetRecordArguments() || !a.Sent.Arguments.Present() {
 		return a, nil
@@ -26,8 +26,8 @@ func (p *Pipeline) recordArguments(ctx context.Context, a attempt.Attempt) (atte
 	return a, nil
 }
 
-// sharer returns the person against whose share of the storage space a copy counts. If there is a delegation chain, this
-// is the person for whom the last principal in the chain works. Otherwise, it is the person for whom the caller works.
+// sharer returns the person whose share of the storage space a copy uses. This is the person at the root of the
+// delegation chain. If there is no chain, it is the person for whom the caller works.
 func sharer(a attempt.Attempt) string {
 	last := a.Principal
 	if chain := a.Principal.GetChain(); len(chain) > 0 {

@@ -13,8 +13,8 @@ import (
 )
 
 // redactArguments applies the decision's redactions to the arguments of an allowed call, so that approvers and the
-// server receive the redacted arguments. It also sets the redactor for the server's messages. If the redactions can't
-// be applied, the call is refused.
+// server receive redacted arguments. It also sets the redactor for the server's messages. If the redactions can't be
+// applied, redactArguments refuses the call.
 func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	list := a.Decision.GetRedactions()
 	if len(list) == 0 || a.Refusal() != nil {
@@ -38,9 +38,9 @@ func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (atte
 	return a, nil
 }
 
-// addRedactions adds redactions of results to the call's redactor. The policy service returned these redactions in its
-// decision for the claim of an approval. That decision contains no new redactions of arguments, because otherwise the
-// approval would not have been claimed.
+// addRedactions adds the redactions of results in the current decision to the call's redactor, because the decision for
+// the claim of an approval may contain new ones. That decision contains no new redactions of arguments, because
+// otherwise the approval would not have been claimed.
 func addRedactions(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	if list := a.Decision.GetRedactions(); !a.Redactor.Makes(list) {
 		a.Redactor = a.Redactor.With(list, timeslices(ctx, a))
@@ -53,9 +53,9 @@ func ofResults(r *policyv1.Redaction) bool {
 	return r.GetTarget() != policyv1.RedactionTarget_REDACTION_TARGET_ARGUMENTS
 }
 
-// timeslices returns a function. A redactor calls it to wait for one of the caller's time slices.
+// timeslices returns a function with which a redactor waits until the caller may use a processor.
 func timeslices(ctx context.Context, a attempt.Attempt) func(bytes int) (end func(), err error) {
-	memory := a.Memory // a function that reads a would allocate a for every call
+	memory := a.Memory // a function that uses a would allocate a for every call
 	return func(bytes int) (func(), error) { return memory.TimesliceFor(ctx, bytes) }
 }
 

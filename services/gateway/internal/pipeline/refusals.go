@@ -16,26 +16,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A refused call costs the caller nothing, but writes a record to the journal. The gateway therefore records only a
-// limited number of a principal's refusals individually and only counts the others. Otherwise a principal could
-// displace other principals' records from the journal.
+// A refused call costs the caller nothing, but needs space in the journal. The gateway therefore records only a limited
+// number of a principal's refusals individually, and only counts the others. Otherwise a principal could displace other
+// principals' records from the journal.
 const (
-	// maxRefusals is the maximum number of a principal's refusals that are recorded individually in a window of one
-	// minute.
+	// maxRefusals limits how many of a principal's refusals are recorded individually in a minute.
 	maxRefusals = 1000
-	// maxBytes is the size of a principal's token bucket for records, in bytes. bytesPerSecond is the rate at which the
-	// bucket is refilled. Together they allow 84 MiB a day and one burst. The journal has space for 256 MiB.
+	// maxBytes is the size of a principal's token bucket for records, in bytes. bytesPerSecond is how fast the bucket
+	// is refilled. Together they allow 84 MiB a day and one burst. The journal has space for 256 MiB.
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
 	windowTime     = time.Minute
-	// maxChain is the maximum number of principals in a delegation chain (sluice.identity.v1.Principal).
+	// maxChain is the highest number of principals in a delegation chain (sluice.identity.v1.Principal).
 	maxChain = 4
-	// flushEvery is the interval at which the pipeline writes the counts of one-minute windows that have ended.
+	// flushEvery is how often the pipeline writes the counts of the minutes that have ended.
 	flushEvery = 10 * time.Second
 )
 
-// refusalCounter counts refusals by principal. A refusal that is recorded individually also counts against every
-// principal in the caller's delegation chain, and against the persons for whom they work. A refusalCounter is safe for
+// refusalCounter counts the refusals of each principal. A refusal that is recorded individually is also charged to
+// every principal in the caller's delegation chain, and to the persons for whom they work. A refusalCounter is safe for
 // concurrent use.
 type refusalCounter struct {
 	mu      sync.Mutex
@@ -55,16 +54,16 @@ func newRefusalCounter() refusalCounter {
 	return refusalCounter{windows: make(map[offender]*window), groups: make(map[group]*window)}
 }
 
-// charged is the window of a group to which a refusal is charged. times says how many times larger the group's quota is
-// than the quota of a principal.
+// charged is a window to which a refusal is charged. times is how many times a principal's quota the window's group may
+// use.
 type charged struct {
 	*window
 
 	times int
 }
 
-// charge charges a refusal to all groups of its record. If the quota of one of the groups is used up, charge returns
-// false and charges no group.
+// charge charges a refusal to all groups to which its principals belong. If the quota of one of these groups is used
+// up, charge returns false and charges nothing.
 func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	var space [2 * (1 + maxChain)]charged
 	all := a.appendWindows(space[:0], &rec.Principal, rec, now)
@@ -84,7 +83,8 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	return true
 }
 
-// appendWindows appends the windows of the groups to which a principal belongs, unless they are in the list already.
+// appendWindows appends the windows of the groups to which a principal belongs, except those that are already in the
+// list.
 func (a *refusalCounter) appendWindows(list []charged, p *journal.Principal, rec *journal.Record, now time.Time) []charged {
 	server := offenderOf(rec).server
 	for _, g := range [...]group{
@@ -107,12 +107,12 @@ func (a *refusalCounter) appendWindows(list []charged, p *journal.Principal, rec
 	return list
 }
 
-// offender identifies refusals that are counted together. These are either the refusals of a principal's own requests,
-// or the refusals of requests from one server to a principal's client.
+// offender is the key under which refusals are counted together. These are either the refusals of a principal's own
+// requests, or the refusals of requests from one server to a principal's client.
 type offender struct {
 	principal.Key
 
-	server string // empty for the principal's own refusals
+	server string // empty for the principal's own requests
 }
 
 // offenderOf returns the key under which the refusal in a record is counted.
@@ -138,19 +138,18 @@ func offenderOfCall(c *attempt.Call) offender {
 type window struct {
 	since    time.Time
 	recorded int
-	// bytes is how many bytes of the token bucket are used.
+	// bytes is how many bytes of the token bucket have been used.
 	bytes int
-	// overflow is the record that counts the refusals that are not recorded individually. It is nil as long as all
-	// refusals are recorded individually.
+	// overflow is the record that counts the refusals that are not recorded individually. It is nil while all refusals
+	// are recorded individually.
 	overflow *journal.Record
-	// slot contains an element while a call is being evaluated. It is nil as long as all refusals are recorded
-	// individually.
+	// slot contains an element while a call is being evaluated. It is nil while all refusals are recorded individually.
 	slot chan struct{}
 }
 
-// count counts a refusal. It returns the decision id for the answer, and the records to write. These are the count of
-// the previous window, if there is one, and the record of the refusal. Once refusals are only counted, the first of
-// them is written as a count record, and later ones are not written.
+// count counts a refusal. It returns the decision id for the answer, and the records to write. If the minute of the
+// offender's last window has ended, the records include that window's count. A refusal that is recorded individually
+// has a record of its own. Of the refusals that are only counted, only the first one has a record.
 func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -174,8 +173,8 @@ func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, r
 	}
 }
 
-// newCountRecord returns the record that counts a principal's further refusals. A copy of it is written before the
-// first refusal that is only counted is answered. The record has the same id as that answer.
+// newCountRecord returns the record that counts the further refusals of an offender. The record is written before the
+// first of these refusals is answered, and has the same id as that answer.
 func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	return &journal.Record{
 		DecisionID: attempt.NewID(),
@@ -191,7 +190,7 @@ func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the record that counts refusals to records, if any refusals were counted after the first one.
+// summary appends the window's count record to the list, if refusals were counted after the first one.
 func (s *window) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.overflow == nil || s.overflow.Count == 0 {
 		return records
@@ -199,7 +198,7 @@ func (s *window) summary(records []*journal.Record) []*journal.Record {
 	return append(records, s.overflow)
 }
 
-// next returns the window that follows s. If s is nil, next returns a first window.
+// next returns the window that follows the given one. If there is no window yet, it returns the first one.
 func (s *window) next(now time.Time) *window {
 	if s == nil {
 		return &window{since: now}
@@ -208,8 +207,8 @@ func (s *window) next(now time.Time) *window {
 	return &window{since: now, bytes: max(0, s.bytes-allowed)}
 }
 
-// takeEnded closes the windows that have ended, or all windows if all is true. It returns the records to write for
-// them. A window is removed when its token bucket is full again.
+// takeEnded closes the windows that have ended, or all windows if all is true, and returns the records to write. A
+// window whose token bucket is full again is removed.
 func (a *refusalCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -231,7 +230,7 @@ func (a *refusalCounter) takeEnded(now time.Time, all bool) (records []*journal.
 	return records
 }
 
-// recordRefusal records a refusal or only counts it, and returns the decision id for the answer.
+// recordRefusal records or only counts a refusal, and returns the decision id for the answer.
 func (p *Pipeline) recordRefusal(ctx context.Context, rec *journal.Record) string {
 	id, records := p.refusals.count(rec, time.Now())
 	p.write(ctx, records)
@@ -244,7 +243,7 @@ func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
 	}
 }
 
-// Run periodically writes the counts of refusals and of messages for which no rule is needed. When ctx is cancelled, it
+// Run writes the counts of refusals and of messages without a policy rule at intervals. When ctx is cancelled, it
 // writes the remaining counts and returns nil.
 func (p *Pipeline) Run(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)

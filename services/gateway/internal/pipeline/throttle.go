@@ -8,22 +8,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// refusalDelay is how long a principal's next call is delayed after a refused call, once the principal's refusals are
-// only counted and not recorded individually. It limits the principal and its agents to 200 requests to the policy
+// refusalDelay is how long the next call of a principal is delayed after a refused call, while the principal's refusals
+// are only counted. Because of this delay, the principal and its agents can cause at most 200 requests to the policy
 // service per second. A principal may have at most 512 calls in flight, so an allowed call waits less than three
 // seconds.
 const refusalDelay = 5 * time.Millisecond
 
-// judgeSlot is the slot that a principal's call occupies while the call is being evaluated. If a call needs no slot,
-// its judgeSlot is nil.
+// judgeSlot is the slot that a principal's call occupies while the call is being evaluated. It is nil if the call needs
+// no slot.
 type judgeSlot struct {
 	taken chan struct{} // contains an element while the slot is in use
 	ended bool
 }
 
 // takeSlot waits until no other call of the same principal is being evaluated, and returns the slot. If the principal's
-// refusals are still recorded individually, takeSlot immediately returns nil. If the caller disconnects while it waits,
-// takeSlot returns a refusal.
+// refusals are still recorded individually, takeSlot returns nil without waiting. If the caller disconnects during the
+// wait, takeSlot returns a refusal.
 func (a *refusalCounter) takeSlot(callerCtx context.Context, key offender) (*judgeSlot, *refusal.Refusal) {
 	a.mu.Lock()
 	s := a.windows[key]
@@ -45,7 +45,7 @@ func (a *refusalCounter) takeSlot(callerCtx context.Context, key offender) (*jud
 }
 
 // end releases the slot for the principal's next call. If the current call was refused, end releases the slot after
-// refusalDelay. Otherwise it releases the slot immediately. It is idempotent.
+// refusalDelay, and otherwise immediately. Further calls of end do nothing.
 func (t *judgeSlot) end(refused bool) {
 	if t != nil && !t.ended {
 		t.ended = true
@@ -55,7 +55,7 @@ func (t *judgeSlot) end(refused bool) {
 
 func (t *judgeSlot) free(refused bool) {
 	if refused {
-		time.AfterFunc(refusalDelay, func() { <-t.taken }) // delays the next call, but not the answer to this one
+		time.AfterFunc(refusalDelay, func() { <-t.taken }) // the next call waits; the answer to this one does not
 		return
 	}
 	<-t.taken

@@ -9,31 +9,30 @@ import (
 	"strings"
 )
 
-// interpreters are programs that run the file given by their first argument that is not an option. The names do not
-// include versions.
+// interpreters are programs whose first argument that is not an option is a file to run. The names contain no versions.
 var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
 // packageManagers are programs that run a command that a package defines. The package is in the working directory or in
-// a directory that an option gives. packageRunners are programs that run a package. They install the package themselves
-// unless it is installed in the working directory.
+// a directory that an option names. packageRunners are programs that run a package. If the package is not installed in
+// the working directory, they install it themselves.
 var (
 	packageManagers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
 )
 
 // gitSource matches the address of a local git repository, and fileSource matches the path of a local tarball. Both
-// match the forms that package runners accept.
+// match all notations that package runners accept.
 var (
 	gitSource  = regexp.MustCompile(`(?:^|[@=])git[+]file://(/[^#?]+)`)
 	fileSource = regexp.MustCompile(`(?:@|(?:^|[@=])file:(?://)?)(/[^#?]+[.](?:(?i)tgz|tar[.]gz|tar|whl|zip))$`)
 )
 
-// projectOptions are the options whose value is the directory of a package.
+// projectOptions are options whose value is the directory of a package.
 var projectOptions = []string{"--directory", "--project", "--prefix", "--cwd", "--from", "--with-editable", "-C"}
 
-// codeExtensions are the extensions of files that contain code for any interpreter.
+// codeExtensions are the extensions of files with code for any interpreter.
 var codeExtensions = []string{
 	".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".tsx", ".jsx", ".py", ".pyz", ".pyc", ".rb", ".pl", ".php", ".sh", ".bash", ".zsh", ".jar", ".war", ".class", ".lua", ".jl", ".R",
 	".exe", ".dll", ".so", ".node", ".wasm", ".whl", ".tgz",
@@ -52,7 +51,7 @@ func (f *finder) addArguments() {
 		switch {
 		case runs && !strings.HasPrefix(arg, "-"):
 			found := f.addCode(f.absolute(arg))
-			// For a package manager, the program comes after a command such as "run".
+			// a package manager's program follows a command such as "run"
 			runs = !found && slices.Contains(packageManagers, name)
 		case arg == "-m" && i+1 < len(c.Args):
 			module := strings.ReplaceAll(c.Args[i+1], ".", "/")
@@ -72,8 +71,8 @@ func (f *finder) addArguments() {
 	}
 }
 
-// addProjects adds the packages whose directories are given in options, and the packages whose local addresses are
-// given in arguments.
+// addProjects adds the packages whose directories are the values of options, and the packages whose local addresses are
+// arguments.
 func (f *finder) addProjects() {
 	c := f.command
 	for i, arg := range c.Args {
@@ -92,7 +91,7 @@ func (f *finder) addProjects() {
 	}
 }
 
-// addCode adds a file with code, or a directory that contains code. It reports whether the path exists.
+// addCode adds a file with code, or a directory with code. It reports whether the path exists.
 func (f *finder) addCode(path string) bool {
 	switch {
 	case path == "" || !exists(path):
@@ -100,7 +99,7 @@ func (f *finder) addCode(path string) bool {
 	case isFolder(path):
 		for _, hop := range linkChain(path) {
 			f.addFolder(hop)
-			f.addCodeFolders(filepath.Join(hop, "code")) // any file name inside the directory
+			f.addCodeFolders(filepath.Join(hop, "code")) // "code" stands for any file in the directory
 		}
 	default:
 		f.addFile(path)
@@ -108,8 +107,8 @@ func (f *finder) addCode(path string) bool {
 	return true
 }
 
-// absolute returns the absolute form of a path in the program's arguments. It returns "" for a relative path if each
-// process has its own working directory.
+// absolute returns the absolute form of a path in the program's arguments. If each process has its own working
+// directory, it returns "" for a relative path.
 func (f *finder) absolute(path string) string {
 	path = strings.TrimPrefix(path, "file://")
 	switch {
@@ -123,7 +122,7 @@ func (f *finder) absolute(path string) string {
 }
 
 // isScript reports whether a path is a file with code. It checks the file's extension, or its mode and first bytes. The
-// mode alone is not sufficient, because on some file systems every file is executable.
+// mode alone proves nothing, because on some file systems every file is executable.
 func isScript(path string) bool {
 	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(codeExtensions, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
 }
@@ -132,7 +131,7 @@ func isScript(path string) bool {
 func isProgram(path string) bool {
 	file, err := os.Open(path)
 	if err != nil {
-		return true // the file cannot be read, so it may be a program
+		return true // a file that cannot be read may be a program
 	}
 	defer file.Close() //nolint:errcheck // the file is only read
 	head := make([]byte, 4)
@@ -140,21 +139,21 @@ func isProgram(path string) bool {
 	return strings.HasPrefix(string(head[:n]), "#!") || string(head[:n]) == "\x7fELF"
 }
 
-// pathParts returns the parts of an argument that could be paths, for example in `--import=/opt/x.mjs` or in a shell
-// command.
+// pathParts returns the parts of an argument that could be paths. For example, it splits `--import=/opt/x.mjs` and
+// shell commands.
 func pathParts(arg string) []string {
 	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
 }
 
-// codeVariables are environment variables whose values are paths, lists of paths, or options that contain paths. The
-// paths lead to trusted certificates, or to code for interpreters and the dynamic loader.
+// codeVariables are environment variables that contain paths. Their values are paths, lists of paths, or options with
+// paths. The paths lead to trusted certificates, or to code for interpreters and the dynamic loader.
 var codeVariables = []string{
 	"PATH", "NODE_PATH", "NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RUBYLIB", "RUBYOPT", "GEM_PATH", "GEM_HOME", "PERL5LIB", "PERL5OPT",
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// addEnvironment adds the paths that the variables in codeVariables contain. It also adds the directories in the
-// operator's home directory from which Python loads code.
+// addEnvironment adds the paths in the values of codeVariables. It also adds the directories from which Python loads
+// code in the operator's home directory.
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {

@@ -1,5 +1,5 @@
-// Package programs finds the files that stdio servers execute, so that the gateway can protect these files from being
-// changed by the servers' processes.
+// Package programs finds the files that stdio servers execute, so that the gateway can prevent the servers' processes
+// from changing these files.
 package programs
 
 import (
@@ -11,22 +11,22 @@ import (
 	"strings"
 )
 
-// Command is a server's command.
+// Command is the command that starts a server.
 type Command struct {
 	// Program is the absolute path of the program's file, and Args are the program's arguments without its name.
 	Program string
 	Args    []string
-	// Env contains the environment variables of the server's processes. Files uses the PATH in Env.
+	// Env contains the environment variables of the server's processes. Files looks up programs in this PATH.
 	Env map[string]string
-	// Dir is the absolute path of the working directory of all processes. It is empty if each process has its own
-	// working directory.
+	// Dir is the absolute path of the working directory of all processes, or empty if each process has its own working
+	// directory.
 	Dir string
 	// Home is the operator's home directory, or empty if there is none.
 	Home string
 }
 
-// Files returns the existing files and directories of a server's program, as absolute paths. If the program has its own
-// directory, Files returns the directory, and otherwise the files. It finds
+// Files returns the existing files and directories from which a server's program runs, as absolute paths. If a file is
+// in a directory of its own, Files returns the directory, and otherwise the file. It finds
 //
 //   - the program, scripts among the arguments, and the interpreters that their first lines name, each with the
 //     directory that contains the file or a link to it;
@@ -45,9 +45,9 @@ func Files(c *Command) []string {
 	return slices.Sorted(maps.Keys(f.found))
 }
 
-// System returns the existing directories that contain the system's programs, libraries, settings and certificates. It
-// also returns the targets of links in the resolver settings and certificates if these targets are outside /etc. It
-// returns the directory of such a target as well, unless users and other programs share the directory.
+// System returns the existing directories that contain the system's programs, libraries, settings and certificates.
+// Some of the resolver settings and certificates in /etc may be links to files elsewhere. System also returns these
+// files and their directories, except directories that users and other programs share.
 func System() []string {
 	found := make(map[string]bool)
 	for _, path := range []string{
@@ -62,7 +62,7 @@ func System() []string {
 		if err != nil || isBelow(real, "/etc") {
 			continue
 		}
-		if found[real] = true; !isShared(filepath.Dir(real), "") { // no other file may replace it
+		if found[real] = true; !isShared(filepath.Dir(real), "") { // so that no other file can replace it
 			found[filepath.Dir(real)] = true
 		}
 	}
@@ -75,7 +75,7 @@ type finder struct {
 	seen    map[string]bool
 }
 
-// addFile adds a program, the directories from which its code is loaded, and its interpreter.
+// addFile adds a program, the directories from which the program's code is loaded, and the program's interpreter.
 func (f *finder) addFile(path string) {
 	if !filepath.IsAbs(path) || f.seen[path] || !exists(path) {
 		return
@@ -90,8 +90,8 @@ func (f *finder) addFile(path string) {
 	f.addFile(f.interpreter(path))
 }
 
-// addFolder adds a directory if it may be made read-only for all servers, and reports whether it has added the
-// directory.
+// addFolder adds a directory if the directory may be made read-only for all servers. It reports whether it has added
+// the directory.
 func (f *finder) addFolder(path string) bool {
 	if isShared(path, f.command.Home) || !isFolder(path) {
 		return false
@@ -133,7 +133,7 @@ func isPackage(dir string) bool {
 	return slices.ContainsFunc(manifests, func(name string) bool { return exists(filepath.Join(dir, name)) })
 }
 
-// interpreter returns the program that is given in the first line of a script, or "" if there is none.
+// interpreter returns the program that the first line of a script names, or "" if there is none.
 func (f *finder) interpreter(path string) string {
 	file, err := os.Open(path)
 	if err != nil {
@@ -163,7 +163,7 @@ func (f *finder) interpreter(path string) string {
 	return ""
 }
 
-// lookUp returns the path of a program in PATH, or "" if there is none.
+// lookUp returns the path of a program in PATH, or "" if PATH does not contain it.
 func (f *finder) lookUp(name string) string {
 	if filepath.IsAbs(name) {
 		return name
@@ -176,9 +176,9 @@ func (f *finder) lookUp(name string) string {
 	return ""
 }
 
-// linkChain returns the symbolic links on the way to a file, and the file itself.
+// linkChain returns the symbolic links that lead to a file, and the file itself.
 func linkChain(path string) []string {
-	const most = 40 // the limit of Linux
+	const most = 40 // Linux follows at most 40 links
 	var out []string
 	real := "/"
 	todo := strings.Split(strings.Trim(filepath.Clean(path), "/"), "/")
@@ -202,7 +202,8 @@ func linkChain(path string) []string {
 	return append(out, real)
 }
 
-// isShared reports whether users and other programs share the given directory or a directory inside it.
+// isShared reports whether the given directory contains a directory that users and other programs share, or is one
+// itself.
 func isShared(dir, home string) bool {
 	if filepath.Dir(dir) == "/home" {
 		return true

@@ -25,8 +25,8 @@ func (x *Request) Do(message []byte) InternalResponse {
 	return Copy(resp)
 }
 
-// Copy returns the response with a copy of its body, because the memory of the original body is reused after the
-// request has ended.
+// Copy returns the response with a copy of its body, because the original body's memory is reused after the request has
+// ended.
 func Copy(resp dispatch.Response) InternalResponse {
 	out := InternalResponse{Response: resp}
 	out.Joined, out.TooLarge = resp.Copy(dispatch.MaxCallback)

@@ -24,8 +24,8 @@ type Protocol interface {
 	SetTerms(sess *session.Session)
 	// The methods below are for messages to the URL for all servers.
 
-	// OwnAnswer returns a function that answers the message if the gateway itself can answer the message. It returns
-	// nil if a server must answer it.
+	// If the gateway itself can answer the message, OwnAnswer returns a function that answers it. It returns nil if a
+	// server must answer the message.
 	OwnAnswer() func(context.Context) dispatch.Response
 	// DiscoveryOf returns the gateway's discovery of a server, in the MCP revision that the gateway uses to send the
 	// message to that server.

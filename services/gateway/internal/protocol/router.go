@@ -1,6 +1,6 @@
-// Package protocol reads authenticated callers' messages, and passes each message to the package for its MCP revision:
-// v2025 or v2026. These packages use package allservers for messages to the URL for all servers, and package dispatch
-// for requests to one server.
+// Package protocol reads authenticated callers' messages, and passes each message to the package for its MCP revision,
+// which is v2025 or v2026. These packages use package allservers for messages to the URL for all servers, and package
+// dispatch for requests to one server.
 package protocol
 
 import (
@@ -66,10 +66,10 @@ type Router struct {
 
 // SessionKey returns the key of a caller's session with a server.
 func SessionKey(c httpserver.Caller, server string) session.Key {
-	return session.Key{Key: principal.Of(c.Principal), Server: server}
+	return session.Key{Key: principal.Of(c.Principal), Person: principal.Owner(c.Principal), Server: server}
 }
 
-// LogPanic logs a panic that was recovered. A panic must end only the request that caused it.
+// LogPanic logs a panic that was recovered. A panic ends only the request that caused it, and not the process.
 func (f *Router) LogPanic(ctx context.Context, what any) {
 	f.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// End releases the resources of the request. It must be called once, after the response resp has been sent.
+// End releases the resources of the request. It must be called once, after resp has been sent.
 func (x *Request) End(resp dispatch.Response) {
 	if x.Slot != nil {
 		defer x.Slot.End()
@@ -156,8 +156,8 @@ func isJSON(h http.Header) bool {
 }
 
 // checkMessage refuses three kinds of messages: ambiguous messages, messages of an unsupported revision, and messages
-// that are allowed without a policy rule but are too large. For initialize, it ignores the revision in the headers, because the body
-// negotiates the revision.
+// that are allowed without a policy rule but are too large. If the method is initialize, checkMessage accepts every
+// value in the form of a revision, because the body negotiates the revision.
 func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {
 		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // two parsers could use different lines

@@ -27,8 +27,8 @@ func (x *Request) isOutsideSession() bool {
 }
 
 // refuseVersion answers a message that checkMessage has refused. A request of an unsupported, possibly newer revision
-// outside a session is a probe: the client finds out which revisions are supported and then uses one of them. A probe
-// is only counted, not recorded as a refusal.
+// outside a session is a probe, by which the client finds out which revisions are supported. A probe is only counted,
+// and not recorded as a refusal.
 func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.isOutsideSession() {
 		return x.Refuse(ctx, why)

@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// maxURL and maxID are the maximum lengths of the URL and the id in a request, in bytes.
+// maxURL and maxID limit the lengths of the URL and the id in a request, in bytes.
 const (
 	maxURL = 8 << 10
 	maxID  = 256
 )
 
-// checkElicitation checks elicitation/create (MCP 2025-11-25, Elicitation).
+// checkElicitation checks a request with the method elicitation/create (MCP 2025-11-25, Elicitation).
 func (o Offer) checkElicitation(params map[string]jsontext.Value) *Error {
 	if _, ok := text(params, "message"); o.Aggregated && !ok {
 		return invalid("the request has no message, so nothing can say which server asks")
@@ -36,8 +36,8 @@ func (o Offer) checkElicitation(params map[string]jsontext.Value) *Error {
 	}
 }
 
-// checkForm checks a request that shows a form to the user. A client that declares elicitation without modes supports
-// forms.
+// checkForm checks a request to show a form to the user. If a client declares elicitation without any options, it
+// supports forms.
 func (o Offer) checkForm(params map[string]jsontext.Value) *Error {
 	offered, declared := o.option(mcp.MethodElicit, "form")
 	schema := params["requestedSchema"]
@@ -54,7 +54,7 @@ func (o Offer) checkForm(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// checkURL checks a request that asks the user to open a URL.
+// checkURL checks a request to ask the user to open a URL.
 func (o Offer) checkURL(params map[string]jsontext.Value) *Error {
 	offered, _ := o.option(mcp.MethodElicit, "url")
 	if !offered || !hasToolsAndURLs(o.Revision) {
@@ -72,9 +72,9 @@ func (o Offer) checkURL(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// isAllowedURL reports whether a request may ask users to open a URL. The URL must have the scheme https or, for a
-// loopback host, http. Only visible ASCII is accepted, because parsers disagree about other characters (RFC 3986). User
-// names are not accepted, because users could mistake them for the host.
+// isAllowedURL reports whether a server may ask users to open this URL. The URL must have the scheme https or, for a
+// loopback host, http. Only visible ASCII is accepted, because parsers disagree about other characters (RFC 3986). A
+// user name in the URL is not accepted, because users could mistake it for the host.
 func isAllowedURL(at string) bool {
 	if len(at) > maxURL || strings.ContainsFunc(at, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) {
 		return false
@@ -94,9 +94,10 @@ func isLoopback(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// checkFormLines checks a form at the URL for all servers. There, the gateway adds the server's name to each string of
-// the form that users see. It cannot add the name to keys and values, because clients return keys and values to the
-// server unchanged. Keys and values must therefore not contain line breaks.
+// checkFormLines checks a form that a client receives at the URL for all servers. The gateway adds the server's name to
+// each string of the form that users see, so that they know which server asks. It cannot add the name to keys and
+// values, because clients return these to the server unchanged. Keys and values must therefore not contain line breaks,
+// after which a text could look as if another server had sent it.
 func checkFormLines(schema jsontext.Value) *Error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))
 	key := ""

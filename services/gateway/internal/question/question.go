@@ -1,6 +1,6 @@
-// Package question checks requests from servers to clients: sampling/createMessage, elicitation/create and roots/list,
-// and their equivalents in results of revision 2026-07-28 and in the error -32042. A server may use only capabilities
-// that the client offers, in the form that the protocol revision defines.
+// Package question checks the requests that servers send to clients. These are sampling/createMessage,
+// elicitation/create and roots/list, and the equivalent parts of results in revision 2026-07-28 and of the error
+// -32042. A server may use only the capabilities that the client offers, in the way that the protocol revision defines.
 package question
 
 import (
@@ -14,30 +14,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Offer describes those of the client's capabilities that were declared to the server. The zero Offer allows no
-// request. It is read-only.
+// Offer contains the client's capabilities that were declared to the server. The zero Offer allows no request. It is
+// read-only.
 type Offer struct {
-	// Abilities are the client's capabilities, with the options that were sent to the server.
+	// Abilities are the client's capabilities, with the options that were declared to the server.
 	Abilities []mcp.Ability
 	// Revision is the protocol revision of the server's requests.
 	Revision string
-	// RequestedRevision is the revision that the client has requested. It may be newer than Revision. If it is empty, the
-	// client has requested Revision.
+	// RequestedRevision is the revision that the client has requested, which may be newer than Revision. If the field
+	// is empty, the client has requested Revision.
 	RequestedRevision string
 	// Aggregated is true if the client uses several servers at one URL. An elicitation request must then contain a
-	// message to which the name of the server can be added. The caller of Check must replace includeContext with
-	// "none", as package aggregate does.
+	// message to which the gateway can add the server's name. The caller of Check must replace the value of
+	// includeContext with "none", as package aggregate does.
 	Aggregated bool
 }
 
-// Error is the reason why a server may not send a request. Detail never quotes the request.
+// Error is the reason why a server may not send a request. Detail never contains text from the request.
 type Error struct {
-	// Code is METHOD_DENIED if the client does not offer a feature that the request needs, and METHOD_INVALID if MCP
-	// does not define such a request.
+	// Code is METHOD_DENIED if the client does not offer something that the request needs. It is METHOD_INVALID if the
+	// request violates MCP.
 	Code commonv1.Code
-	// Method is true if the client does not offer the method itself.
+	// Method is true if the client does not offer the request's method at all.
 	Method bool
-	// Detail is a sentence that explains the reason, without a full stop at the end.
+	// Detail is a sentence that explains the reason. It does not end with a full stop.
 	Detail string
 }
 
@@ -64,8 +64,8 @@ func (o Offer) Methods() (out []string) {
 // Has reports whether the server may send requests with this method.
 func (o Offer) Has(method string) bool { return slices.Contains(o.Methods(), method) }
 
-// Check returns the reason why a server may not send a request, or nil if the server may send it. Methods of extensions
-// are not checked.
+// Check returns the reason why a server may not send a request, or nil if the server may send it. Check accepts all
+// requests with methods of extensions.
 func (o Offer) Check(m *jsonrpc.Message) *Error {
 	if !mcp.AsksClient(m.Method) {
 		return nil
@@ -89,8 +89,8 @@ func (o Offer) Check(m *jsonrpc.Message) *Error {
 	return nil
 }
 
-// fields contains the known member names of requests. The keys are the case-folded names. A name that differs from a
-// known name only in its spelling is refused, because a client that ignores case would mistake it for the known name.
+// fields contains the known keys of requests. It maps a case-folded key to the correct key. A key that differs from a
+// known key only in case is refused, because a client that ignores case would mistake it for the known key.
 var fields = table(
 	"_meta", "task",
 	"messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice",
@@ -121,7 +121,7 @@ func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Erro
 	return out, nil
 }
 
-// has reports whether a member is present and not null. Several libraries write null for an absent member.
+// has reports whether an object has a member that is not null. Several libraries write null for an absent member.
 func has(of map[string]jsontext.Value, key string) bool {
 	value, is := of[key]
 	return is && value.Kind() != 'n'
@@ -137,8 +137,8 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the client's capability, as it was declared to the server, has the option with the given name.
-// declared is true if the capability was declared with any option.
+// option reports whether the capability with the given method was declared to the server with the option of the given
+// name. declared is true if the capability was declared with any option.
 func (o Offer) option(method, name string) (is, declared bool) {
 	for _, a := range o.Abilities {
 		if a.Method == method {

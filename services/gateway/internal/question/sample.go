@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// checkSampling checks sampling/createMessage (MCP 2025-11-25, Sampling).
+// checkSampling checks a request with the method sampling/createMessage (MCP 2025-11-25, Sampling).
 func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
 	if err := o.checkContext(params); err != nil {
 		return err
@@ -23,9 +23,9 @@ func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// checkContext checks the member includeContext. Before revision 2025-11-25, includeContext was part of sampling, and
-// clients could not declare it separately. In those revisions, checkContext allows it unless the client has requested a
-// revision in which clients can declare it.
+// checkContext checks the member includeContext of a request. Before revision 2025-11-25, includeContext was always
+// part of sampling, and clients could not declare it separately. If the session uses such a revision, checkContext
+// allows includeContext unless the client has requested a revision in which clients can declare it.
 func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	if !has(params, "includeContext") {
 		return nil
@@ -45,11 +45,11 @@ func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	return denied("the client's capabilities for this server do not include context (`sampling.context`), but `includeContext` asks for some")
 }
 
-// hasToolsAndURLs reports whether a revision supports sampling with tools and elicitation with a URL.
+// hasToolsAndURLs reports whether a revision supports sampling with tools and elicitation with URLs.
 func hasToolsAndURLs(revision string) bool { return revision == "2025-11-25" || revision == mcp.Modern }
 
-// isBeforeOptions reports whether clients of the revision could not declare any options. It returns false for an
-// unknown revision, which may be newer.
+// isBeforeOptions reports whether clients could not declare any options of capabilities in the revision. It returns
+// false for an unknown revision, because that revision may be newer.
 func isBeforeOptions(revision string) bool {
 	return mcp.IsSupported(revision) && !hasToolsAndURLs(revision)
 }
@@ -57,7 +57,7 @@ func isBeforeOptions(revision string) bool {
 func containsToolUse(messages jsontext.Value) bool {
 	var all []map[string]jsontext.Value
 	if messages.Kind() != '[' || json.Unmarshal(messages, &all) != nil {
-		return messages.Kind() == '{' // not a list, but a parser may take an object for a single message
+		return messages.Kind() == '{' // a parser may take an object for a list with one message
 	}
 	for _, message := range all {
 		for key, content := range message {
@@ -69,7 +69,8 @@ func containsToolUse(messages jsontext.Value) bool {
 	return false
 }
 
-// hasToolContent reports whether a content block, or any block in a list, is a tool use or a tool result.
+// hasToolContent reports whether a content block is a tool use or a tool result. For a list, it reports whether any
+// block in the list is one.
 func hasToolContent(content jsontext.Value) bool {
 	var blocks []map[string]jsontext.Value
 	switch content.Kind() { //nolint:exhaustive // all other kinds contain no blocks

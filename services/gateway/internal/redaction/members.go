@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// rpcMembers are the members that a message may have (JSON-RPC 2.0, sections 4 and 5).
+// rpcMembers are the keys that a message may have (JSON-RPC 2.0, sections 4 and 5).
 var rpcMembers = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 
-// readDefined reads a message and removes members that JSON-RPC does not define, because redactions do not search such
-// members. removed is the number of removed members.
+// readDefined parses a message after it has removed the members that JSON-RPC does not define, because redactions do
+// not search these members. It returns how many members it has removed.
 func readDefined(raw []byte) (_ *jsonrpc.Answer, removed int64, err error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(raw))
 	if _, err := dec.ReadToken(); err != nil {

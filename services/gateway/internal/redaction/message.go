@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/detect"
 )
 
-// These errors say why a message can't be searched. Clients receive their texts.
+// These errors state why a message can't be searched. Clients receive their texts.
 var (
 	errTask = errors.New("it is a task, and the redactions of a call can't be made in the outcome of a task")
 	errMany = errors.New("more than 10000 values would have to be replaced")
@@ -20,12 +20,12 @@ var (
 	errForm = errors.New("the replacements would make it invalid")
 )
 
-// maxReplacements is the maximum number of replacements in one message.
+// maxReplacements limits how many values are replaced in one message.
 const maxReplacements = 10_000
 
 // Answer applies all redactions of results to a server's answer to a request with the given method, and returns the
-// redacted answer. If nothing is found, it returns a itself. If the answer can't be searched, its result is replaced
-// with a text that contains the reason.
+// redacted answer. If no value has to be replaced, Answer returns the given answer. If the answer can't be searched,
+// Answer replaces its result with a text that contains the reason.
 func (r *Redactor) Answer(method string, a *jsonrpc.Answer) *jsonrpc.Answer {
 	if r == nil || a == nil || r.results.isEmpty() {
 		return a
@@ -66,7 +66,7 @@ func (r *Redactor) answer(method string, a *jsonrpc.Answer) (*jsonrpc.Answer, ma
 	return out, found, nil
 }
 
-// isTask reports whether an answer to tools/call is a task (MCP 2025-11-25, Tasks; the extension of revision
+// isTask reports whether an answer to tools/call is a task (MCP 2025-11-25, Tasks, and the Tasks extension of revision
 // 2026-07-28).
 func isTask(a *jsonrpc.Answer) bool {
 	if a.TaskID.Present() || jsonrpc.Unquote(a.ResultType.Of(a.Raw)) == mcp.ResultTask {
@@ -96,9 +96,9 @@ func hasObject(object []byte, name string) bool {
 	return false
 }
 
-// redact searches one part of the message raw. The parameter at is the span of this part in raw, and the parameter in
-// says which part it is. redact returns a copy of raw in which the values that were found are replaced, and the number
-// of replacements under each name. If nothing is found, it returns raw itself and no numbers.
+// redact searches one part of a message, which is at the given span. It returns a copy of the message in which the
+// values that were found are replaced, and how many replacements were made under each name. If nothing is found, it
+// returns the message unchanged, without counts.
 func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte, map[string]int64, error) {
 	if r.timeslice != nil {
 		end, err := r.timeslice(len(raw))
@@ -130,9 +130,9 @@ func (r *Redactor) redact(p *plan, raw []byte, at jsonrpc.Span, in part) ([]byte
 	return out, w.found, nil
 }
 
-// wholeAnswer returns the answer that the client receives in place of an answer that can't be searched. For a tool
-// call, the result becomes an error for the model, because a successful result without structured content would violate
-// some tools' output schemas.
+// wholeAnswer returns the answer that the client receives instead of an answer that can't be searched. The answer to a
+// tool call is a result with an error for the model, because a successful result without structured content would
+// violate the output schemas of some tools.
 func wholeAnswer(method string, a *jsonrpc.Answer, why error) *jsonrpc.Answer {
 	text := quoted("[redacted: the whole result, because " + why.Error() + "]")
 	body := fmt.Appendf(nil, `"error":{"code":%d,"message":%s}`, mcp.CodeRefused, text)
@@ -144,15 +144,15 @@ func wholeAnswer(method string, a *jsonrpc.Answer, why error) *jsonrpc.Answer {
 		body = fmt.Appendf(nil, `"result":{%s"content":[{"type":"text","text":%s}],"isError":true}`, kind, text)
 	}
 	out, err := jsonrpc.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,%s}`, a.ID.Of(a.Raw), body), jsonrpc.AnswerLimits())
-	if err != nil { // only the id is the server's, and it was read before
+	if err != nil { // impossible, because the server's id was read before
 		panic("redaction: " + err.Error())
 	}
 	return out
 }
 
 // Event applies all redactions of results to a message that a server sends before its answer, and returns the redacted
-// message. If a message can't be searched, Event returns nil, and the caller must drop the message. However, if a
-// request can't be searched, Event returns the request without its params, so that the server receives an answer.
+// message. If a request can't be searched, Event returns it without its params, so that the server receives an answer.
+// If any other message can't be searched, Event returns nil, and the caller must drop the message.
 func (r *Redactor) Event(raw []byte) []byte {
 	if r == nil || r.results.isEmpty() || raw == nil {
 		return raw
@@ -187,8 +187,8 @@ func (r *Redactor) Event(raw []byte) []byte {
 	return out
 }
 
-// Events returns a function that redacts each message and passes the redacted message to events. If there are no
-// redactions of results, Events returns events itself.
+// Events returns a function that redacts each message and passes it on. If the redactor has no redactions of results,
+// Events returns the given function itself.
 func (r *Redactor) Events(events func(message []byte)) func(message []byte) {
 	if r == nil || r.results.isEmpty() || events == nil {
 		return events
@@ -200,8 +200,9 @@ func (r *Redactor) Events(events func(message []byte)) func(message []byte) {
 	}
 }
 
-// Arguments applies the redactions of arguments to a request, and returns the redacted request. If nothing is found, it
-// returns m itself. An error means that the arguments can't be searched, so the request must not be sent.
+// Arguments applies the redactions of arguments to a request, and returns the redacted request. If no value has to be
+// replaced, Arguments returns the given request. If the arguments can't be searched, it returns an error, and the
+// caller must not send the request.
 func (r *Redactor) Arguments(m *jsonrpc.Message) (*jsonrpc.Message, error) {
 	if r == nil || r.arguments.isEmpty() || !m.Arguments.Present() {
 		return m, nil

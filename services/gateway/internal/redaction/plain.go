@@ -6,11 +6,11 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxRounds is the maximum number of times that one text is searched. After each replacement, the text is searched
-// again, because some values can be found only after the text next to them has been replaced.
+// maxRounds limits how often a text is searched. After replacements, the text is searched again, because some values
+// can be found only after the text next to them has been replaced.
 const maxRounds = 4
 
-// plain replaces everything that the detectors find in a text, and returns the new text. name is the name of the member
+// plain replaces everything that the detectors find in a text, and returns the new text. name is the key of the member
 // whose value is the text, or empty.
 func (w *walker) plain(name, text string) (string, error) {
 	if w.plan.set.IsEmpty() {
@@ -38,7 +38,7 @@ func (w *walker) plain(name, text string) (string, error) {
 	return replacement(Whole), nil
 }
 
-// replaced returns the number of replacements that were made so far.
+// replaced returns how many values were replaced so far.
 func (w *walker) replaced() (n int64) {
 	for _, one := range w.found {
 		n += one
@@ -46,7 +46,7 @@ func (w *walker) replaced() (n int64) {
 	return n
 }
 
-// replacement returns the text that replaces a value. The detectors find nothing in this text.
+// replacement returns the text that replaces a value. The detectors find nothing in it.
 func replacement(name string) string { return "[redacted: " + name + "]" }
 
 // quoted returns the text as a JSON string.
@@ -58,7 +58,7 @@ func quoted(text string) []byte {
 	return out
 }
 
-// mayBeJSON reports whether a text begins with what could be a JSON object or array.
+// mayBeJSON reports whether a text may begin with a JSON object or array.
 func mayBeJSON(text string) bool {
 	text = strings.TrimLeft(text, space)
 	if rest, isArray := strings.CutPrefix(text, "["); isArray {

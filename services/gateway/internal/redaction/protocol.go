@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// A part identifies which part of a message is searched.
+// A part names the part of a message that is searched.
 type part uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 	inCancelled // params of notifications/cancelled
 )
 
-// paramsOf returns the part that identifies the params of a message with this method. A server sends such messages
+// paramsOf returns the part that stands for the params of a message with this method. The server has sent the message
 // before its answer.
 func paramsOf(method string) part {
 	switch method {
@@ -35,8 +35,8 @@ func paramsOf(method string) part {
 	return inParams
 }
 
-// kept contains members that redactions do not replace if their values have the form that MCP defines. These members
-// contain no data: their values determine how a message is read, or the receiver of the message has chosen them.
+// kept contains the members whose values redactions do not replace, if the values have the form that MCP defines. These
+// values contain no data. They determine how a message is read, or come from the receiver of the message.
 var kept = map[part][]keptMember{
 	inResult: {
 		{steps("isError"), isBoolean}, {steps("resultType"), isKeyword}, {steps("content/*/type"), isKeyword},
@@ -48,7 +48,7 @@ var kept = map[part][]keptMember{
 	inCancelled: {{steps("requestId"), isID}},
 }
 
-// A keptMember is a member that redactions do not replace if isForm returns true for its value.
+// A keptMember is a member whose value redactions do not replace if isForm returns true for the value.
 type keptMember struct {
 	at     []step
 	isForm func(raw jsontext.Value) bool
@@ -62,7 +62,7 @@ func isNumber(raw jsontext.Value) bool { return raw.Kind() == jsontext.KindNumbe
 
 func isID(raw jsontext.Value) bool { return isNumber(raw) || raw.Kind() == jsontext.KindString }
 
-// isKeyword reports whether a value is a string in the form of an MCP keyword, for example "resource_link".
+// isKeyword reports whether a value is a string that looks like an MCP keyword, for example "resource_link".
 func isKeyword(raw jsontext.Value) bool {
 	if raw.Kind() != jsontext.KindString {
 		return false
@@ -71,20 +71,20 @@ func isKeyword(raw jsontext.Value) bool {
 	return len(word) <= maxKeyword && !bytes.ContainsFunc(word, func(c rune) bool { return (c < 'a' || c > 'z') && c != '_' })
 }
 
-// maxKeyword is the maximum length of a keyword, in bytes. MCP's own keywords have at most 14 bytes.
+// maxKeyword limits the length of a keyword, in bytes. MCP's own keywords have at most 14 bytes.
 const maxKeyword = 32
 
-// A step leads from a JSON value to one of its members or items.
+// A step leads from a JSON value to one of its members or elements.
 type step struct {
-	// name is the name of the member. It is empty for an item.
+	// name is the key of the member. It is empty if the step leads to an element.
 	name   string
 	isItem bool
 }
 
-// item is the step to any item of an array.
+// item is the step to any element of an array.
 var item = step{isItem: true}
 
-// steps parses a location, such as `content/*/data`. In a location, `*` stands for every item of an array.
+// steps parses a location, such as `content/*/data`. In a location, `*` stands for every element of an array.
 func steps(location string) (out []step) {
 	for name := range strings.SplitSeq(location, "/") {
 		if name == "*" {
@@ -96,8 +96,8 @@ func steps(location string) (out []step) {
 	return out
 }
 
-// dataRoots contains, for each part except arguments, a member at which paths can also begin, in addition to the part's
-// own root.
+// dataRoots names, for each part except arguments, a member at which paths can begin in addition to the beginning of
+// the part.
 var dataRoots = map[part]string{
 	inResult: "structuredContent", inError: "data", inParams: "data", inProgress: "data", inCancelled: "data",
 }
@@ -108,8 +108,8 @@ var base64Members = [][]step{
 	steps("messages/*/content/resource/blob"),
 }
 
-// objects contains the replacements for values that MCP defines as objects or arrays. Any other value is replaced with
-// a string.
+// objects contains the replacements for values that MCP defines as objects or arrays. All other values are replaced
+// with a string.
 var objects = []struct {
 	at   []step
 	with string
@@ -128,11 +128,11 @@ var objects = []struct {
 
 const textContent = `{"type":"text","text":"[redacted: path]"}`
 
-// isAt reports whether the current value of the message is at the given location. It returns false if the current value
-// is inside a string that contains JSON.
+// isAt reports whether the current value of the message is at the given location. It returns false while the walker
+// searches JSON in a string.
 func (w *walker) isAt(location []step) bool { return !w.text && slices.Equal(w.location, location) }
 
-// keptForm returns the function that reports whether the current value must not be replaced. It returns nil if every
+// keptForm returns a function that reports whether the current value must not be replaced. It returns nil if every
 // value at this location may be replaced.
 func (w *walker) keptForm() func(raw jsontext.Value) bool {
 	for _, k := range kept[w.part] {
@@ -143,7 +143,7 @@ func (w *walker) keptForm() func(raw jsontext.Value) bool {
 	return nil
 }
 
-// isRoot reports whether paths can also begin at the current value, because it is the value of a member in dataRoots.
+// isRoot reports whether paths can begin at the current value because it is the value of a member in dataRoots.
 func (w *walker) isRoot() bool {
 	return !w.text && len(w.location) == 1 && !w.location[0].isItem && w.location[0].name == dataRoots[w.part]
 }
@@ -160,7 +160,7 @@ func mayBeBase64(text string) bool {
 	})
 }
 
-// selectedText returns the text that replaces a value that a path selects.
+// selectedText returns the text that replaces a value that a path has selected.
 func (w *walker) selectedText(raw jsontext.Value) []byte {
 	text := replacement(ByPath)
 	switch isObject := raw.Kind() == jsontext.KindBeginObject || raw.Kind() == jsontext.KindBeginArray; {

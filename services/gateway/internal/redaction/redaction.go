@@ -1,13 +1,13 @@
-// Package redaction replaces values in messages: the values that the paths in a policy select, and what the policy's
-// detectors find.
+// Package redaction replaces values in messages. It replaces the values that the paths in a policy select, and
+// everything that the policy's detectors find.
 //
-// In a result, a path can begin at four places: at the result itself, at its structuredContent, at the data of an
-// error, and at every string that contains JSON, even if that string is inside another string that contains JSON. The
-// message stays valid JSON-RPC, and those of its parts that MCP defines keep their types. A result that can't be
-// searched is replaced as a whole.
+// In a result, a path can begin at four places. These are the result itself, its structuredContent, the data of an
+// error, and every string that contains JSON, even if that string is inside another string with JSON. The message stays
+// valid JSON-RPC, and the parts that MCP defines keep their types. A result that can't be searched is replaced as a
+// whole.
 //
 // Strings are searched in their decoded form. The base64 of images, audio and blobs is replaced only if a path selects
-// it. A value that should be base64 but is not is searched.
+// it. If a value that MCP defines as base64 contains anything else, it is searched.
 package redaction
 
 import (
@@ -19,23 +19,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// These are the names under which replacements are counted, in addition to the names of detectors.
+// Replacements are counted under these names and under the names of detectors.
 const (
-	// ByPath counts values that a path selects.
+	// ByPath counts values that a path has selected.
 	ByPath = "path"
-	// Whole counts results and messages that were replaced or dropped as a whole, because they could not be searched.
-	// It also counts members that were removed from messages because JSON-RPC does not define them.
+	// Whole counts results and messages that were replaced or dropped as a whole because they could not be searched. It
+	// also counts members that were removed from messages because JSON-RPC does not define them.
 	Whole = "whole"
 )
 
 // Names returns all names under which replacements are counted.
 func Names() []string { return append(detect.Names(), ByPath, Whole) }
 
-// A Count is the number of replacements under one name.
+// A Count states how many values were replaced under one name.
 type Count struct {
 	// Name is one of [Names].
 	Name string
-	// N is at least 1.
+	// N is how many values were replaced. It is at least 1.
 	N int64
 }
 
@@ -51,7 +51,7 @@ type Redactor struct {
 	counts map[string]int64
 }
 
-// A plan describes what is replaced in results or in arguments.
+// A plan contains what to replace in results or in arguments.
 type plan struct {
 	paths []valuepath.Path
 	set   detect.Set
@@ -59,15 +59,15 @@ type plan struct {
 
 func (p *plan) isEmpty() bool { return len(p.paths) == 0 && p.set.IsEmpty() }
 
-// Supports reports whether this package can apply all redactions in the list, which comes from a decision.
+// Supports reports whether this package can apply all redactions in a decision's list.
 func Supports(list []*policyv1.Redaction) bool {
 	_, ok := compile(list)
 	return ok
 }
 
-// New returns the redactor for the redactions of a decision, which [Supports] must have accepted. It returns nil if the
-// list is empty. timeslice is called before a message is searched, with the size of the message in bytes. It may be
-// nil.
+// New returns the redactor for a decision's list of redactions, which [Supports] must have accepted. It returns nil if
+// the list is empty. The redactor calls timeslice before it searches a message, with the size of the message in bytes.
+// timeslice may be nil.
 func New(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
 	if len(list) == 0 {
 		return nil
@@ -86,15 +86,15 @@ func (r *Redactor) Makes(list []*policyv1.Redaction) bool {
 	})
 }
 
-// MakesInArguments reports whether the redactor applies all those redactions in the list that concern arguments.
+// MakesInArguments reports whether the redactor applies all redactions of arguments in the list.
 func (r *Redactor) MakesInArguments(list []*policyv1.Redaction) bool {
 	return !slices.ContainsFunc(list, func(one *policyv1.Redaction) bool {
 		return one.GetTarget() != policyv1.RedactionTarget_REDACTION_TARGET_RESULT && !r.Makes([]*policyv1.Redaction{one})
 	})
 }
 
-// With returns a redactor that also applies the redactions of another decision on the same call. If r already applies
-// them, With returns r itself. timeslice has the same meaning as for [New].
+// With returns a redactor that also applies the redactions of another decision on the same call. If the redactor
+// already applies all of them, With returns it unchanged. timeslice has the same meaning as for [New].
 func (r *Redactor) With(list []*policyv1.Redaction, timeslice func(bytes int) (end func(), err error)) *Redactor {
 	if r.Makes(list) {
 		return r
@@ -137,7 +137,7 @@ func appendIf[T any](list []T, value T, add bool) []T {
 	return list
 }
 
-// Counts returns the number of replacements so far under each name, in the order of [Names]. It omits names without
+// Counts returns how many values were replaced so far under each name, in the order of [Names]. It omits names without
 // replacements.
 func (r *Redactor) Counts() (out []Count) {
 	if r == nil {

@@ -15,20 +15,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// maxDepth is the maximum nesting depth of a value that is searched. A message has at most 512 levels, and a string in
-// it that contains JSON may have as many.
+// maxDepth limits how deep a value may be nested if it is to be searched. A message has at most 512 levels, and a
+// string in it may contain JSON with as many levels.
 const maxDepth = 520
 
 var errDepth = errors.New("it is nested too deep")
 
-// A walker searches one JSON value and finds the values in it that must be replaced.
+// A walker searches one JSON value for values that must be replaced.
 type walker struct {
 	plan   *plan
 	search *detect.Search
 	part   part
 	dec    *jsontext.Decoder
-	// text is true if the walker searches JSON that is the content of a string. texts is how many nested strings
-	// contain that JSON.
+	// text is true while the walker searches JSON that is the content of a string. texts is how many nested strings
+	// enclose that JSON.
 	text  bool
 	texts int
 	// location contains the steps from the root to the current value.
@@ -37,7 +37,7 @@ type walker struct {
 	found    map[string]int64
 }
 
-// A match is a path that may select values below the current value. next is the index of the path's next token.
+// A match is a path that may select a value below the current value. next is the index of the next step of the path.
 type match struct{ path, next int }
 
 // roots returns the matches for a value at which all paths begin.
@@ -49,7 +49,7 @@ func (w *walker) roots() []match {
 	return out
 }
 
-// below returns the matches for a member or an item, and reports whether a path selects that member or item.
+// below returns the matches for a member or an element, and reports whether a path selects that member or element.
 func (w *walker) below(active []match, name string) (next []match, selected bool) {
 	for _, m := range active {
 		path := w.plan.paths[m.path]
@@ -73,8 +73,8 @@ func (w *walker) walk(raw []byte) ([]jsonrpc.Edit, error) {
 	return w.edits, nil
 }
 
-// value reads a value that no path selects. name is the name of the member whose value it is. For an item of an array,
-// name is empty.
+// value reads a value that no path selects. name is the key of the member with this value, or empty for an element of
+// an array.
 func (w *walker) value(active []match, name string) error {
 	if len(w.location) > maxDepth {
 		return errDepth
@@ -130,7 +130,7 @@ func (w *walker) array(active []match) error {
 	return err
 }
 
-// element reads the value of a member or an item. The parameter at is the step that leads to the value.
+// element reads the value of a member, or an element of an array, to which the given step leads.
 func (w *walker) element(active []match, at step, selected bool) error {
 	w.location = append(w.location, at)
 	defer func() { w.location = w.location[:len(w.location)-1] }()
@@ -153,7 +153,7 @@ func (w *walker) element(active []match, at step, selected bool) error {
 	return w.scalar(at.name, raw)
 }
 
-// spanOf returns the span of the value that the decoder has read last. raw contains the bytes of that value.
+// spanOf returns the span of the value that the decoder has just read. raw contains the bytes of that value.
 func (w *walker) spanOf(raw []byte) jsonrpc.Span {
 	end := int(w.dec.InputOffset())
 	return jsonrpc.Span{Start: end - len(raw), End: end}
@@ -171,8 +171,8 @@ func (w *walker) replace(at jsonrpc.Span, with []byte, name string) error {
 	return nil
 }
 
-// name replaces what the detectors find in the name of a member. From the second replaced name in an object on, a
-// number is added to the name, because names must be unique. n counts the replaced names in the object.
+// name replaces what the detectors find in the key of a member. It adds a number to every replaced key of an object
+// after the first, because keys must be unique. n counts the replaced keys of the object.
 func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
 	out, err := w.plain("", name)
 	if err != nil || out == name {
@@ -184,8 +184,8 @@ func (w *walker) name(name string, at jsonrpc.Span, n *int) error {
 	return w.replace(at, quoted(out), "")
 }
 
-// scalar replaces what the detectors find in a scalar that was just read. name has the same meaning as for
-// [walker.value].
+// scalar replaces what the detectors find in the scalar that the decoder has just read. name has the same meaning as
+// for [walker.value].
 func (w *walker) scalar(name string, raw jsontext.Value) error {
 	at := w.spanOf(raw)
 	switch raw.Kind() { //nolint:exhaustive // the other scalars contain no text
@@ -214,12 +214,12 @@ func (w *walker) scalar(name string, raw jsontext.Value) error {
 	}
 }
 
-// minNumber is the minimum length of a number that a detector can find. maxNumber applies to numbers that wholeNumber
-// rewrites: it is the maximum length of the mantissa, and the maximum absolute value of the exponent.
+// minNumber is the length of the shortest number that a detector can find. maxNumber limits which numbers wholeNumber
+// rewrites. It is the highest length of the mantissa, and the highest absolute value of the exponent.
 const minNumber, maxNumber = 12, 64
 
-// wholeNumber returns a whole number in a form without fraction and exponent, because some programs write whole numbers
-// as 1234.0 or 1.234e3. Any other number is returned unchanged.
+// wholeNumber returns a whole number without a fraction and an exponent, because some programs write whole numbers as
+// 1234.0 or 1.234e3. It returns all other numbers unchanged.
 func wholeNumber(raw string) string {
 	mantissa, exponent, _ := strings.Cut(strings.ToLower(raw), "e")
 	whole, fraction, _ := strings.Cut(mantissa, ".")
@@ -234,11 +234,11 @@ func wholeNumber(raw string) string {
 	return raw
 }
 
-// maxTexts is the maximum number of strings that are nested in one another and are all read as JSON.
+// maxTexts limits how many strings that are nested in one another are read as JSON.
 const maxTexts = 4
 
-// string applies the redactions to the content of a string and returns the new content. Content that is JSON is
-// searched first as JSON, and then as plain text.
+// string applies the redactions to the content of a string and returns the new content. If the content is JSON, it is
+// searched first as JSON and then as plain text.
 func (w *walker) string(name, text string) (string, error) {
 	if mayBeJSON(text) {
 		inner := walker{plan: w.plan, search: w.search, text: true, texts: w.texts + 1, found: make(map[string]int64)}
@@ -284,8 +284,8 @@ var (
 	errTexts      = errors.New("too many strings contain the text")
 )
 
-// isFatal reports whether an error means that the whole message can't be searched. Other errors mean only that a string
-// does not contain JSON.
+// isFatal reports whether an error means that the whole message can't be searched. All other errors mean only that a
+// string does not contain JSON.
 func isFatal(err error) bool {
 	return errors.Is(err, detect.ErrTooLarge) || errors.Is(err, errMany) || errors.Is(err, errDepth)
 }

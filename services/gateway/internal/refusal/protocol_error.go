@@ -10,14 +10,14 @@ import (
 // protocolError contains the HTTP status and the JSON-RPC error code of the answer to a message that is not accepted.
 type protocolError struct{ status, rpc int }
 
-// protocolErrors contains those refusal codes whose answers have an HTTP status other than 400 or an error code other
+// protocolErrors contains the refusal codes whose answers have an HTTP status other than 400 or an error code other
 // than -32600.
 var protocolErrors = map[commonv1.Code]protocolError{
 	commonv1.Code_CODE_UNAUTHENTICATED:      {http.StatusUnauthorized, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_FORBIDDEN:            {http.StatusForbidden, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_HOST_REFUSED:         {http.StatusForbidden, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_ORIGIN_REFUSED:       {http.StatusForbidden, mcp.CodeInvalidRequest},
-	commonv1.Code_CODE_TOOL_UNKNOWN:         {http.StatusNotFound, mcp.CodeInvalidRequest}, // the server in a URL does not exist
+	commonv1.Code_CODE_TOOL_UNKNOWN:         {http.StatusNotFound, mcp.CodeInvalidRequest}, // a server in a URL
 	commonv1.Code_CODE_SESSION_UNKNOWN:      {http.StatusNotFound, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_METHOD_DENIED:        {http.StatusNotFound, mcp.CodeMethodUnknown},
 	commonv1.Code_CODE_MEDIA_TYPE:           {http.StatusUnsupportedMediaType, mcp.CodeInvalidRequest},
@@ -41,7 +41,7 @@ func (r *Refusal) protocolError() protocolError {
 	return protocolError{http.StatusBadRequest, mcp.CodeInvalidRequest}
 }
 
-// Status returns the HTTP status of the answer. If the request was valid but refused, the status is 200.
+// Status returns the HTTP status of the answer. The status is 200 if the message was valid but the request was refused.
 func (r *Refusal) Status() int {
 	if !r.IsProtocolError {
 		return http.StatusOK
@@ -49,7 +49,7 @@ func (r *Refusal) Status() int {
 	return r.protocolError().status
 }
 
-// RPCCode returns the JSON-RPC error code for an answer that is an error.
+// RPCCode returns the JSON-RPC error code of the answer, if the answer is an error.
 func (r *Refusal) RPCCode() int {
 	if !r.IsProtocolError {
 		return mcp.CodeRefused

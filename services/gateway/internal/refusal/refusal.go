@@ -1,5 +1,4 @@
-// Package refusal defines the answer to a request that was not executed, and how this answer is written for MCP
-// clients.
+// Package refusal defines the answer to a request that was not executed, and writes this answer for MCP clients.
 package refusal
 
 import (
@@ -12,35 +11,35 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A Refusal says that a request was not executed, and why.
+// A Refusal states that a request was not executed, and why.
 type Refusal struct {
-	// ID is the identifier of the decision, or "" if no decision was recorded.
+	// ID is the id of the decision, or "" if no decision was recorded.
 	ID string
 	// Code is the reason for the refusal.
 	Code commonv1.Code
-	// Message contains details for the caller in addition to the code. It may be empty.
+	// Message adds details for the caller. It may be empty.
 	Message string
-	// Rule is the rule that denied the request, or nil if no rule did.
+	// Rule is the rule that denied the request, or nil if no rule denied it.
 	Rule *policyv1.RuleRef
-	// RetryAfter is the time after which the same call may succeed, or zero if it is not known. The caller receives it
-	// only if the refusal is retryable.
+	// RetryAfter is how long the caller should wait before it repeats the call, or zero if that is not known. The
+	// caller receives it only if the refusal is retryable.
 	RetryAfter time.Duration
-	// SessionKey says how the exceeded per-session limit distinguishes sessions. It is unspecified if the request was
-	// refused for another reason.
+	// SessionKey states for what the exceeded limit counts calls, for example for each session. It is unspecified if no
+	// such limit was exceeded.
 	SessionKey policyv1.SessionKey
-	// PolicyRevision is the policy revision with which the request was evaluated, or "" if the request was not
-	// evaluated.
+	// PolicyRevision is the policy revision with which the policy service evaluated the request, or "" if it did not
+	// evaluate the request.
 	PolicyRevision string
-	// Permanent is true if the same call will be refused until an operator makes a change. Such a refusal is not
-	// retryable, even if the code normally allows a retry.
+	// Permanent is true if the same call will be refused until an operator changes something. Such a refusal is not
+	// retryable, even if its code normally is.
 	Permanent bool
 	// Approval is the approval that the call waits for, or the approval that caused the refusal. It is nil if there is
 	// none.
 	Approval *Approval
 	// IsProtocolError is true if the message itself was not accepted, because it violates the protocol or because there
 	// is no capacity for it. In that case, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC error.
-	// If IsProtocolError is false, a valid request was refused, and the form of the answer depends on the method (MCP
-	// 2025-11-25, Tools, Error Handling).
+	// If the field is false, a valid request was refused, and the method determines whether the answer is a result or
+	// an error (MCP 2025-11-25, Tools, Error Handling).
 	IsProtocolError bool
 	// Versions contains the requested and the supported revisions. It is nil unless Code is CODE_PROTOCOL_VERSION.
 	Versions *Versions
@@ -62,23 +61,23 @@ type Scopes struct {
 	Needed, Missing []string
 }
 
-// ProtocolError returns the refusal for a message that is not accepted. If message is empty, the code's default message
-// is used.
+// ProtocolError returns the refusal for a message that is not accepted. If no text is given, the refusal uses the
+// default text of the code.
 func ProtocolError(code commonv1.Code, message string) *Refusal {
 	return &Refusal{Code: code, Message: message, IsProtocolError: true}
 }
 
 // Approval contains the data of an approval that the caller may see.
 type Approval struct {
-	// ID identifies the approval. URL is the address at which an approver can decide on the approval. URL may be empty.
+	// ID identifies the approval. URL is the address at which an approver can decide, or empty if there is none.
 	ID, URL string
-	// Expires is the time at which the approval expires, or zero if that is not known.
+	// Expires is when the approval expires, or zero if that is not known.
 	Expires time.Time
-	// DeniedUntil is the time until which an identical call is denied. It is zero if no person has denied the call.
+	// DeniedUntil is the time until which an equal call is denied. It is zero if no person has denied the call.
 	DeniedUntil time.Time
 }
 
-// Retryable reports whether the same call may succeed later even if no person does anything about it.
+// Retryable reports whether the same call may succeed later although nothing was changed.
 func (r *Refusal) Retryable() bool {
 	if r.Permanent {
 		return false
@@ -96,21 +95,21 @@ func (r *Refusal) Retryable() bool {
 	}
 }
 
-// millis converts a waiting time to milliseconds and rounds it up, so that a caller waits long enough.
+// millis converts a waiting time to milliseconds. It rounds up, so that a caller waits long enough.
 func millis(d time.Duration) int64 {
 	return int64(math.Ceil(float64(d) / float64(time.Millisecond)))
 }
 
-// tenths converts a waiting time to seconds and rounds it up to tenths.
+// tenths converts a waiting time to seconds, rounded up to tenths of a second.
 func tenths(d time.Duration) string {
 	return strconv.FormatFloat(math.Ceil(d.Seconds()*10)/10, 'f', -1, 64)
 }
 
-// Text returns a message for models and people. It states first the outcome and then the reason.
+// Text returns a message for models and people. The message first states the outcome and then the reason.
 func (r *Refusal) Text() string {
 	lead, why := headline(r.Code), r.Message
 	if r.Code == commonv1.Code_CODE_TOOL_UNKNOWN && r.IsProtocolError {
-		lead = "Unknown server" // a URL names it
+		lead = "Unknown server" // a URL names the server
 	}
 	if why == "" {
 		why = reasons[r.Code]
@@ -121,8 +120,8 @@ func (r *Refusal) Text() string {
 	return lead + ": " + why
 }
 
-// retryAfter returns the time after which the call may be repeated. It returns zero if that is not known or if the call
-// must not be repeated.
+// retryAfter returns how long the caller should wait before it repeats the call. It returns zero if that is not known
+// or if the caller must not repeat the call.
 func (r *Refusal) retryAfter() time.Duration {
 	if !r.Retryable() {
 		return 0
@@ -130,7 +129,7 @@ func (r *Refusal) retryAfter() time.Duration {
 	return r.RetryAfter
 }
 
-// Sentence adds a full stop to text unless it ends with punctuation.
+// Sentence adds a full stop to the text unless the text already ends with punctuation.
 func Sentence(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.ContainsAny(text[len(text)-1:], ".!?") || strings.HasSuffix(text, "…") {
@@ -187,6 +186,7 @@ var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_LIMITER_UNAVAILABLE:  "the rate limit service is not available.",
 	commonv1.Code_CODE_AUDIT_UNAVAILABLE:    "the decision can't be recorded.",
 	commonv1.Code_CODE_UPSTREAM_UNAVAILABLE: "the server can't be reached.",
+	commonv1.Code_CODE_LOGIN_REQUIRED:       "a person must sign in at the server first.",
 	commonv1.Code_CODE_UPSTREAM_TIMEOUT:     "the server did not answer in time; whether the call ran is not known.",
 	commonv1.Code_CODE_OUTCOME_UNKNOWN:      "the server gave no usable answer; whether the call ran is not known.",
 	commonv1.Code_CODE_UNAUTHENTICATED:      "send `Authorization: Bearer <token>` with an agent's token.",

@@ -20,10 +20,10 @@ type decision struct {
 	RetryAfterMs   int64  `json:"retryAfterMs,omitzero"`
 	SessionKey     string `json:"sessionKey,omitzero"`
 	PolicyRevision string `json:"policyRevision,omitzero"`
-	// NeededScopes and MissingScopes are absent unless scopes are missing.
+	// NeededScopes and MissingScopes are present only if scopes are missing.
 	NeededScopes  []string `json:"neededScopes,omitzero"`
 	MissingScopes []string `json:"missingScopes,omitzero"`
-	// Approval is absent if the refusal has no approval.
+	// Approval is present only if the refusal has an approval.
 	Approval *approval `json:"approval,omitzero"`
 }
 
@@ -31,7 +31,7 @@ type approval struct {
 	ID        string    `json:"id"`
 	URL       string    `json:"url,omitzero"`
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
-	// DeniedUntil is absent if no person has denied the approval.
+	// DeniedUntil is present only if a person has denied the approval.
 	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
 }
 
@@ -69,18 +69,18 @@ type response struct {
 
 var null = jsontext.Value("null")
 
-// A Request describes the refused request. The form of the answer depends on it.
+// A Request describes the refused request, which determines the form of the answer.
 type Request struct {
 	// ID is the raw id, or nil if it could not be read.
 	ID []byte
 	// Method is the MCP method, or "" if it could not be read.
 	Method string
-	// ResultType is the `resultType` of results, or "" in revisions that do not define it.
+	// ResultType is the `resultType` that results must have, or "" in revisions that do not define it.
 	ResultType string
 }
 
-// Answer returns the JSON-RPC response to a refused request. For a valid tools/call it is a result with isError,
-// because models do not see protocol errors. For all other requests it is an error.
+// Answer returns the JSON-RPC response to a refused request. If the request is a valid tools/call, the response is a
+// result with isError, because models do not see protocol errors. Otherwise it is an error.
 func (r *Refusal) Answer(to Request) ([]byte, error) {
 	if !r.IsProtocolError && to.Method == mcp.MethodToolsCall {
 		return r.toolResult(to.ID, to.ResultType)
@@ -108,7 +108,7 @@ func (r *Refusal) RetryResponse(id []byte, state string) ([]byte, error) {
 	}})
 }
 
-// Error returns a JSON-RPC error with the decision in its data. id is the raw id of the request, or nil if the id could
+// Error returns a JSON-RPC error whose data contains the decision. id is the raw id of the request, or nil if it could
 // not be read.
 func (r *Refusal) Error(id []byte, code int) ([]byte, error) {
 	if id == nil {
@@ -117,8 +117,8 @@ func (r *Refusal) Error(id []byte, code int) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Error: &rpcError{Code: code, Message: r.Text(), Data: r.data()}})
 }
 
-// data returns the value of `data` in an error, which contains the decision. For the errors -32022 and -32021, it also
-// contains the members that MCP 2026-07-28 requires.
+// data returns the value of `data` in an error, which contains the decision. For the errors -32022 and -32021, the
+// value also contains the members that MCP 2026-07-28 requires.
 func (r *Refusal) data() any {
 	switch {
 	case r.Versions != nil:
@@ -139,7 +139,7 @@ func (r *Refusal) data() any {
 	}
 }
 
-// Meta returns the `_meta` of a result, which contains the decision.
+// Meta returns the `_meta` of a result. It contains the decision.
 func (r *Refusal) Meta() map[string]any { return map[string]any{mcp.MetaDecision: r.decision()} }
 
 func (r *Refusal) decision() decision {
@@ -165,7 +165,7 @@ func (r *Refusal) decision() decision {
 	}
 }
 
-// ruleName returns the name of a rule in the form `document/rule`.
+// ruleName returns a rule's name in the form `document/rule`.
 func ruleName(r *policyv1.RuleRef) string {
 	if r.GetRule() == "" {
 		return r.GetDocument()

@@ -9,17 +9,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 )
 
-// maxFaults is the maximum number of faults that are stored for one list.
+// maxFaults limits how many faults are stored for one list.
 const maxFaults = 100
 
-// faults contains the reasons why some of the server's elements are missing from lists at the URL for all servers. The
-// reasons for each list come from the last time that the list was combined. A faults value is safe for concurrent use.
+// faults contains the reasons why some of a server's elements are missing from the lists at the URL for all servers.
+// For each list, it contains the reasons from the last time that the list was joined. A faults value is safe for
+// concurrent use.
 type faults struct {
 	mu     sync.Mutex
 	byList map[string][]aggregate.LeftOut
 }
 
-// SetFaults replaces the faults that are stored for one list at the URL for all servers. At most 100 faults are stored.
+// SetFaults replaces the faults of one list at the URL for all servers. It stores at most 100 faults.
 func (f *faults) SetFaults(list string, all []aggregate.LeftOut) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -29,7 +30,7 @@ func (f *faults) SetFaults(list string, all []aggregate.LeftOut) {
 	f.byList[list] = slices.Clone(all[:min(len(all), maxFaults)])
 }
 
-// Faults returns the known reasons why elements are omitted from the server's lists.
+// Faults returns the known reasons why some elements are missing from the server's lists.
 func (s *Server) Faults() (out []*gatewayv1.ListFault) {
 	for _, f := range s.own.Faults() {
 		out = append(out, &gatewayv1.ListFault{List: "tools", Name: f.Tool, Why: f.Why, JointOnly: f.AggregateOnly})

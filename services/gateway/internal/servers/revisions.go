@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// RenewAfter is the age after which the gateway renews a discovery if a tool or header that a client uses is missing
-// from the discovery. The server may have changed meanwhile.
+// RenewAfter is how old a discovery must be before the gateway renews it because a tool or header that a client uses is
+// missing from it. The server may have changed since then.
 const RenewAfter = 30 * time.Second
 
 // Stateless reports whether the server supports revision 2026-07-28, which has no sessions. known is false if the
-// gateway does not know this.
+// gateway has not found this out yet.
 func (s *Server) Stateless() (speaks, known bool) {
 	newest := s.revisions[mcp.Modern]
 	if newest != nil && newest.SpeaksRevision() {
@@ -30,7 +30,7 @@ func (s *Server) Stateless() (speaks, known bool) {
 }
 
 // AskStateless asks the server whether it supports revision 2026-07-28. It returns an error if the server gives no
-// usable answer. Even when ctx is done, the request to the server continues for other callers.
+// usable answer. When ctx is done, AskStateless returns, but the request to the server continues for other callers.
 func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	newest := s.revisions[mcp.Modern]
 	newest.RefreshInBackground(discovery.Fresh)
@@ -57,7 +57,8 @@ func (s *Server) IsStateless() bool {
 	return found != nil && found.Version == mcp.Modern
 }
 
-// Versions returns the revisions that the server is known to support, newest first, or nil if no revision is known.
+// Versions returns the revisions that the server is known to support, newest first. It returns nil if no revision is
+// known.
 func (s *Server) Versions() (out []string) {
 	if newest := s.revisions[mcp.Modern]; newest != nil && newest.SpeaksRevision() {
 		out = append(out, mcp.Modern)
@@ -70,7 +71,7 @@ func (s *Server) Versions() (out []string) {
 
 // Open opens a session with the server. If the server is stateless, the gateway itself provides the session.
 func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upstream.GatewayMessage, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
-	known := s.own.Last() // read before the request, because the request may change it
+	known := s.own.Last() // read before the request, which may change it
 	if known != nil && known.Version == mcp.Modern {
 		s.own.RefreshInBackground(RenewAfter) // the server may support sessions now
 		return s.Upstream.Bridge(ctx, caller, initialize, memory)
@@ -83,13 +84,13 @@ func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upst
 		return up, answer, err
 	}
 	if err == nil {
-		_ = up.Close(ctx) // the session is not used, so an error has no effect
+		_ = up.Close(ctx) // an error has no effect, because the session is not used
 	}
 	memory.Settle(0)
 	return s.Upstream.Bridge(ctx, caller, initialize, memory)
 }
 
-// Greeting converts the gateway's discovery of a server into an answer to initialize.
+// Greeting returns the result of a discovery in the form of an answer to initialize.
 func Greeting(found *discovery.Result) (*jsonrpc.Answer, error) {
 	if found.Version != mcp.Modern {
 		return found.Greeting, nil

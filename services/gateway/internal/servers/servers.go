@@ -1,5 +1,5 @@
-// Package servers contains the configured MCP servers: for each server its transport, the MCP revisions that it
-// supports, and its lists.
+// Package servers contains the configured MCP servers. For each server, it contains the connection, the MCP revisions
+// that the server supports, and the server's lists.
 package servers
 
 import (
@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// revisionTimeout is the maximum time for a server to answer whether it supports revision 2026-07-28, and to return
-	// its lists in that revision. A client waits during this time.
+	// revisionTimeout limits how long a server may take to answer whether it supports revision 2026-07-28, and to
+	// return its lists in that revision. It is short because a client waits during this time.
 	revisionTimeout = 10 * time.Second
-	// maxPrograms is the maximum number of stdio servers that are started and listed at a time. maxOthers is the
-	// maximum number of other servers that are listed at a time. If a server does not respond, it occupies a slot until
-	// the timeout, once for each MCP revision in which it has responded before.
+	// maxPrograms limits how many stdio servers are started and listed at the same time. maxOthers limits how many
+	// other servers are listed at the same time. A server that does not respond occupies a slot until the timeout, once
+	// for each MCP revision in which it has responded before.
 	maxPrograms = 4
 	maxOthers   = 32
 )
@@ -33,23 +33,24 @@ const (
 type Config struct {
 	// Upstream sends requests to the server. It is never nil.
 	Upstream *upstream.Server
-	// Timeout is the maximum duration of a request. It is greater than 0.
+	// Timeout limits how long a request may take. It must be greater than 0.
 	Timeout time.Duration
-	// MaxTimeout is the maximum duration of a request for which the server reports progress. If it is less than
-	// Timeout, progress does not extend a request.
+	// MaxTimeout limits how long a request may take if the server reports progress. If it is less than Timeout,
+	// progress does not extend a request.
 	MaxTimeout time.Duration
-	// Identity identifies the program or URL that is configured under the server's name. Approvals are bound to it.
+	// Identity identifies the program or URL that is configured under the server's name. Approvals are valid only for
+	// this identity.
 	Identity string
-	// RecordArguments is true if copies of the arguments of calls are stored.
+	// RecordArguments is true if the gateway must store copies of the arguments of calls.
 	RecordArguments bool
 	// Host is the client whose own tools this server represents, or "" for an ordinary server. Only that client's hook
-	// can use a server with a Host.
+	// can use such a server.
 	Host string
 }
 
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
-	// Memory is the memory budget for the server's lists while they are read.
+	// Memory is the memory budget for the server's lists while the gateway reads them.
 	Memory    *limits.Budget
 	Catalogue *toolreport.Reporter
 	// Changed is called when the server's list of tools has changed. It must not block.
@@ -61,16 +62,16 @@ type Server struct {
 	Config
 	faults
 
-	// own is the gateway's own discovery of the server. revisions contains a further discovery for each revision that
-	// clients may use.
+	// own is the gateway's own discovery of the server. revisions maps each revision that clients may use to a further
+	// discovery in this revision.
 	own       *discovery.Server
 	revisions map[string]*discovery.Server
-	// used is the time at which the server was last used, in nanoseconds of Unix time.
+	// used is when the server was last used, in nanoseconds of Unix time.
 	used atomic.Int64
 }
 
-// New returns a server with the given configured name. The server has not been discovered yet. New returns an error if
-// cfg.Upstream is nil.
+// New returns a server with the given configured name. It does not send requests to the server. New returns an error if
+// cfg.Upstream is nil or a dependency is missing.
 func New(name string, cfg Config, deps Deps) (*Server, error) {
 	if cfg.Upstream == nil {
 		return nil, errors.New("servers: a server needs an upstream")
@@ -97,16 +98,16 @@ func New(name string, cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Own returns the gateway's own discovery of the server. The discovery uses the newest revision with sessions that the
-// server supports. If the server supports no revision with sessions, the discovery uses revision 2026-07-28.
+// Own returns the gateway's own discovery of the server. It uses the newest revision with sessions that the server
+// supports, or revision 2026-07-28 if the server supports no revision with sessions.
 func (s *Server) Own() *discovery.Server { return s.own }
 
-// Revision returns the gateway's own discovery of the server in the given MCP revision, or nil if the server's
+// Revision returns the gateway's own discovery of the server in the given MCP revision. It returns nil if the server's
 // transport does not support that revision.
 func (s *Server) Revision(version string) *discovery.Server { return s.revisions[version] }
 
 // Discovery returns the gateway's own discovery of the server for messages of revision 2026-07-28. If the server is
-// known to support that revision, the discovery is in that revision. Otherwise Discovery returns the result of
+// known to support that revision, the discovery uses it. Otherwise Discovery returns the same discovery as
 // [Server.Own].
 func (s *Server) Discovery() *discovery.Server {
 	if speaks, _ := s.Stateless(); speaks {
@@ -115,21 +116,22 @@ func (s *Server) Discovery() *discovery.Server {
 	return s.own
 }
 
-// IsProgram reports whether the server is a stdio server, which the gateway starts.
+// IsProgram reports whether the server is a stdio server, which is a program that the gateway starts.
 func (s *Server) IsProgram() bool { return s.Upstream.Transport() == "stdio" }
 
-// Touch records that the server is used now.
+// Touch records that the server is being used now.
 func (s *Server) Touch() { s.used.Store(time.Now().UnixNano()) }
 
-// isIdle reports whether the server is a stdio server that has not been used since its last listing.
+// isIdle reports whether the server is a stdio server that has not been used since its tools were last listed.
 func (s *Server) isIdle() bool {
 	found := s.own.Last()
 	return found != nil && s.IsProgram() && time.Unix(0, s.used.Load()).Before(found.At)
 }
 
-// Discover lists the tools of every server for the catalog, and repeats this on a schedule until ctx is done. A stdio
-// server is listed again only if it was used after its last listing. A server is listed only in those revisions in
-// which it has been used. While hasPolicy returns false, no server is listed, because its list could not be reported.
+// Discover lists the tools of every server for the catalog, and repeats this on a schedule until ctx is done. It lists
+// a stdio server again only if the server was used after it was last listed. It lists a server only in those revisions
+// in which the server has been used. While hasPolicy() returns false, it lists no server, because the lists could not
+// be reported.
 func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool) {
 	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
 	var running sync.WaitGroup

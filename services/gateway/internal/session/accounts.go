@@ -36,8 +36,8 @@ func (s *Store) removeFromAccounts(sess *Session) {
 }
 
 // longestIdle returns the session of an account that has been idle for the longest time and has no request in flight,
-// or nil if there is none. The parameter by contains the accounts of the caller that needs space for a new session.
-// longestIdle skips sessions of the principals that have created this caller, because an agent must not close them.
+// or nil if there is none. The session is to be closed so that the caller with the given accounts can have a new one.
+// longestIdle skips the sessions of principals that have created this caller, because an agent must not close them.
 func (s *Store) longestIdle(of account, by *principal.Accounts) *Session {
 	own := s.owners[of]
 	if own == nil {

@@ -25,15 +25,13 @@ type Call struct {
 	session *Session
 	key     string
 	giveUp  context.CancelFunc
-	sent    bool // guarded by Calls.mu
-	// stopWaiting is called to stop the wait for the server's response. It is nil while no goroutine waits. Calls.mu
-	// guards it.
+	sent    bool // Calls.mu guards this field
+	// stopWaiting ends the wait for the server's response. It is nil while no goroutine waits. Calls.mu guards it.
 	stopWaiting context.CancelCauseFunc
 	// clientContext is the client's context. When it is done, the gateway also cancels the call at the server. It is
 	// nil if the call continues after the client has disconnected.
 	clientContext context.Context //nolint:containedctx // the client's context
-	// decide evaluates requests that the server sends during the call. It is nil if the server's answer cannot contain
-	// requests.
+	// decide evaluates the requests in the server's answer. It is nil if the answer cannot contain requests.
 	decide func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage
 	// deadline measures the server's timeout. It is nil if the call has no timeout.
 	deadline *upstream.PausableDeadline
@@ -53,7 +51,7 @@ func (s *Session) BeginCall(ctx context.Context, key string, deadline *upstream.
 	return ctx, begun
 }
 
-// Forward sends the call to the server, as [upstream.Session] does. Before that, it marks the call as sent, because the
+// Forward sends the call to the server, as [upstream.Session] does. First it marks the call as sent, because the
 // gateway notifies the server of a cancellation only if the call was sent. req.Leave must be set.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	if c.clientContext != nil && c.clientContext.Err() != nil {
@@ -67,9 +65,9 @@ func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(me
 	return c.session.Upstream.Forward(ctx, req, events)
 }
 
-// CancelWith makes the gateway cancel the call at the server when the context client is cancelled. In revision
-// 2026-07-28, a client has no other way to cancel a call (MCP 2026-07-28, Cancellation). CancelWith must be called
-// before Forward.
+// CancelWith makes the gateway cancel the call at the server when the given context of the client is cancelled. In
+// revision 2026-07-28, a client cancels a call by disconnecting (MCP 2026-07-28, Cancellation). CancelWith must be
+// called before Forward.
 func (c *Call) CancelWith(client context.Context) { c.clientContext = client }
 
 // SetServerRequests sets the function that evaluates the requests in the server's answer. It must be called before
@@ -78,7 +76,7 @@ func (c *Call) SetServerRequests(may func(ctx context.Context, id, raw []byte) *
 	c.decide = may
 }
 
-// MarkSent marks the call as sent. It must be called before the call is sent. leave is the function that stops the wait
+// MarkSent marks the call as sent. It must be called before the call is sent. leave is the function that ends the wait
 // for the response.
 func (c *Call) MarkSent(leave context.CancelCauseFunc) {
 	c.session.Calls.mu.Lock()
@@ -94,8 +92,8 @@ func (c *Call) End() {
 	c.giveUp()
 }
 
-// Pause pauses the deadlines of all calls until resume is called. The gateway calls Pause while a server waits for the
-// client. The caller must call resume once.
+// Pause pauses the deadlines of all calls until the returned function is called. The gateway calls Pause while a server
+// waits for the client. The caller must call the returned function once.
 func (c *Calls) Pause() (resume func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,8 +108,8 @@ func (c *Calls) Pause() (resume func()) {
 	}
 }
 
-// Cancel cancels the calls with the given key. Several calls have the same key if the client has used an id more than
-// once. Cancel reports whether any of these calls may have reached the server.
+// Cancel cancels the calls with the given key. There can be several, because a client may use an id more than once.
+// Cancel reports whether any of these calls may have reached the server.
 func (c *Calls) Cancel(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

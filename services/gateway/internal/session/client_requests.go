@@ -10,20 +10,19 @@ import (
 )
 
 const (
-	// maxWaiting is the maximum number of a server's requests that may wait for responses from the session's client at
-	// a time. maxPerMinute is the maximum number of requests that a server may send in a minute, including refused
-	// ones.
+	// maxWaiting limits how many of a server's requests may wait for responses from the session's client at the same
+	// time. maxPerMinute limits how many requests a server may send in a minute, including refused ones.
 	maxWaiting   = 16
 	maxPerMinute = 600
 )
 
-// These are errors of [ClientRequests.AddFromServer]. Compare with errors.Is.
+// [ClientRequests.AddFromServer] returns these errors. Compare them with errors.Is.
 var (
 	// ErrRequestID means that a request's id is neither a string nor an integer.
 	ErrRequestID = errors.New("its id is neither a string nor an integer")
-	// ErrDuplicateRequest means that a request with the same id is already waiting.
+	// ErrDuplicateRequest means that a request with the same id already waits for a response.
 	ErrDuplicateRequest = errors.New("another with this id waits")
-	// ErrTooManyRequests means that too many requests are already waiting.
+	// ErrTooManyRequests means that too many requests already wait for responses.
 	ErrTooManyRequests = errors.New("too many wait for this client")
 	// ErrRequestFlood means that the server has sent too many requests in this minute. The gateway must not answer a
 	// request that fails with this error.
@@ -32,22 +31,22 @@ var (
 	ErrRequestsClosed = errors.New("the session is closed")
 )
 
-// ClientRequests contains the requests that wait for a response from a session's client. They were sent by the gateway
-// or the server. The zero value is empty. It is safe for concurrent use.
+// ClientRequests contains the requests that wait for a response from a session's client. The server or the gateway has
+// sent them. The zero value is empty. It is safe for concurrent use.
 type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
-	// waiting is the number of requests from the server that are waiting for a response. made is the number of requests
-	// that the server has sent since the time in the field since.
+	// waiting is how many requests from the server wait for a response. made is how many requests the server has sent
+	// since the time in the next field.
 	waiting, made int
 	since         time.Time
 	closed        bool
 }
 
-// ClientRequest is a request that waits for a response. Its sender must close it.
+// ClientRequest is a request that waits for a response. The sender of the request must close it.
 type ClientRequest struct {
 	of          *ClientRequests
-	fromGateway bool // reports whether the gateway has sent the request
+	fromGateway bool // whether the gateway has sent the request
 	key, token  string
 	answer      chan *jsonrpc.Message
 	void        chan struct{}
@@ -71,7 +70,7 @@ func (a *ClientRequests) AddFromServer(id []byte) (*ClientRequest, error) {
 	return a.add(&ClientRequest{key: jsonrpc.IDKey(id)})
 }
 
-// AddOwn adds a request from the gateway with the given raw id. The limits on the server's requests do not apply to it.
+// AddOwn adds a request from the gateway with the given raw id. The limits for the server's requests do not apply.
 // AddOwn returns [ErrRequestID], [ErrDuplicateRequest] or [ErrRequestsClosed].
 func (a *ClientRequests) AddOwn(id []byte) (*ClientRequest, error) {
 	a.mu.Lock()
@@ -100,7 +99,7 @@ func (a *ClientRequests) add(q *ClientRequest) (*ClientRequest, error) {
 	return q, nil
 }
 
-// SetProgressToken sets the raw progress token of the request. token is nil if the request has none.
+// SetProgressToken sets the raw progress token of the request, or nil if the request has none.
 func (q *ClientRequest) SetProgressToken(token []byte) {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
@@ -114,7 +113,7 @@ func (q *ClientRequest) Response() <-chan *jsonrpc.Message { return q.answer }
 // Cancelled returns a channel that is closed when the sender cancels the request or the session is closed.
 func (q *ClientRequest) Cancelled() <-chan struct{} { return q.void }
 
-// Close removes the request. After that, the response must not be used.
+// Close removes the request. After that, the caller must not use the response.
 func (q *ClientRequest) Close() {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
@@ -126,8 +125,8 @@ func (q *ClientRequest) Close() {
 }
 
 // Deliver passes a client's response to the goroutine that has sent the request. It returns when that goroutine has
-// closed the request or when ctx is cancelled. A response is dropped if no request is waiting for it, or if it is a
-// second response to the same request.
+// closed the request or when ctx is cancelled. Deliver drops a response if no request waits for it, or if the request
+// already has a response.
 func (a *ClientRequests) Deliver(ctx context.Context, m *jsonrpc.Message) {
 	a.mu.Lock()
 	q := a.byID[jsonrpc.IDKey(m.ID.Of(m.Raw))]
@@ -162,7 +161,7 @@ func (a *ClientRequests) CancelRequest(id []byte) {
 	}
 }
 
-// Close cancels all requests. After that, AddFromServer and AddOwn fail.
+// Close cancels all requests. After that, AddFromServer and AddOwn return [ErrRequestsClosed].
 func (a *ClientRequests) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

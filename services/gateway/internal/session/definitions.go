@@ -5,15 +5,16 @@ import (
 	"sync"
 )
 
-// Definitions contains the digests of the tool definitions that a session has listed. They are stored because a call's
-// approval applies to the definition that the caller has seen. The zero value is empty. It is safe for concurrent use.
+// Definitions contains the digests of the tool definitions that a session has listed. The gateway needs them because
+// the approval of a call applies to the definition that the caller has seen. The zero value is empty. It is safe for
+// concurrent use.
 type Definitions struct {
 	mu     sync.Mutex
 	byName map[string][]byte
 }
 
-// maxDefinitions is the maximum number of digests that one session stores. maxLearned is the maximum number that all
-// sessions of one principal store together. If a digest is not stored, the gateway lists the server's tools to find it.
+// maxDefinitions limits how many digests one session stores. maxLearned limits how many digests all sessions of one
+// principal store together. If a digest is not stored, the gateway lists the server's tools to find it.
 const (
 	maxDefinitions = 10_000
 	maxLearned     = 5 * maxDefinitions
@@ -47,9 +48,9 @@ func (d *Definitions) Digest(tool string) []byte {
 	return d.byName[tool]
 }
 
-// Learn adds the digests from a page of a list that a session has received. If the sessions that count against one of
-// the session's quota accounts store too many digests together, Learn removes the digests of those sessions that have
-// been idle for the longest time.
+// Learn stores the digests from a page of a list that a session has received. If the sessions of one of the session's
+// quota accounts then store too many digests together, Learn removes the digests of the sessions that have been idle
+// for the longest time.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	sess.Definitions.learn(page) // without the lock, because it may take long and affects only this session
 	s.mu.Lock()
@@ -63,8 +64,8 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	}
 }
 
-// listedSession returns the session under which sess counts in the quota accounts. This is the aggregate session if
-// sess is a member session, and sess itself otherwise.
+// listedSession returns the session under which the given session is counted in the quota accounts. For a member
+// session, this is the aggregate session. For all other sessions, it is the session itself.
 func listedSession(sess *Session) *Session {
 	if sess.Hub != nil {
 		return sess.Hub
@@ -79,11 +80,11 @@ func (s *Store) count(sess *Session, n int) {
 	}
 }
 
-// trim removes the digests of an account's sessions until the account is within its limit. It keeps the digests of the
-// session in the parameter but.
-func (s *Store) trim(own *accountSessions, but *Session) {
+// trim removes the digests of an account's sessions until the account is within its limit. It does not remove the
+// digests of the excepted session.
+func (s *Store) trim(own *accountSessions, excepted *Session) {
 	forget := func(other *Session) {
-		if other != but && own.learned > own.maxLearned {
+		if other != excepted && own.learned > own.maxLearned {
 			other.Definitions.forget()
 			s.count(other, -other.learned)
 		}

@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// maxIssued is the maximum number of strings of one kind that a session stores. The oldest strings are removed first.
+// maxIssued limits how many strings of one kind a session stores. The oldest strings are removed first.
 const maxIssued = 256
 
-// IssuedTexts contains strings that a server has sent to a session and that the client may send back, such as cursors.
-// The client may not send other strings. The zero value is empty. It is safe for concurrent use.
+// IssuedTexts contains strings, such as cursors, that a server has sent in a session. The client may send only these
+// strings back to the server. The zero value is empty. It is safe for concurrent use.
 type IssuedTexts struct {
 	mu    sync.Mutex
 	texts map[[sha256.Size]byte]bool
@@ -35,7 +35,7 @@ func (h *IssuedTexts) Add(text string) {
 	h.order = append(h.order, sum)
 }
 
-// Contains reports whether the given string was added.
+// Contains reports whether the given string is stored.
 func (h *IssuedTexts) Contains(text string) bool {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()

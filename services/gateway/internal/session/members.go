@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Members contains the member sessions of an aggregate session, one for each server that the client has used. It is
-// safe for concurrent use. Its exported fields are immutable.
+// Members contains the member sessions of an aggregate session. There is one for each server that the client has used.
+// It is safe for concurrent use. The exported fields must not be changed.
 type Members struct {
 	// Abilities are the capabilities that the client declares. They include those that the gateway does not declare to
 	// servers because the policy denies them.
@@ -20,17 +20,17 @@ type Members struct {
 	making sync.Mutex // held while a member session is being opened
 
 	mu sync.Mutex
-	by map[string]string // session ids, by server
-	// listed is the recorded state of the servers' lists, which the gateway uses to detect which lists have changed
-	// since the last notification. shownDigests contains, for each server, a function that returns the digest of the
-	// tool definition that the client has last received.
+	by map[string]string // maps a server to the id of its member session
+	// listed is the recorded state of the servers' lists. From it, the gateway finds out which lists have changed since
+	// the last notification. shownDigests maps a server to a function that returns the digest of a tool's definition
+	// that the client has received last.
 	listed       string
 	shownDigests map[string]func(tool string) []byte
 }
 
-// UseMember calls the function use with the id of the server's member session. If there is no member session, or use
-// returns an error, UseMember creates a member session by calling the function makes, and calls use with the new id.
-// Only one goroutine at a time opens a session.
+// UseMember calls use with the id of the server's member session. If there is no member session, or if use returns an
+// error, UseMember creates a member session with makes and calls use with the new id. Only one goroutine at a time
+// opens a member session.
 func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
@@ -61,8 +61,8 @@ func (m *Members) idOf(server string) (id string, known bool) {
 	return id, known
 }
 
-// SetShown records which tool definitions of a server the client has received. The function digest returns a
-// definition's digest.
+// SetShown records which tool definitions of a server the client has received. The given function returns the digest of
+// a tool's definition.
 func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,8 +72,8 @@ func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.shownDigests[server] = digest
 }
 
-// ShownDigest returns the digest of the tool's definition that the client has received most recently. It returns nil if
-// the client has received no definition of the tool.
+// ShownDigest returns the digest of the tool's definition that the client has received last. It returns nil if the
+// client has received no definition of the tool.
 func (m *Members) ShownDigest(server, tool string) []byte {
 	m.mu.Lock()
 	digest := m.shownDigests[server]
@@ -91,16 +91,15 @@ func (m *Members) IDs() map[string]string {
 	return maps.Clone(m.by)
 }
 
-// UpdateListState replaces the recorded list state with the result of the function change. The list state describes the
-// servers' lists at the time of the last notification to the client.
+// UpdateListState replaces the recorded state of the servers' lists with the result of the given function. The recorded
+// state is that of the last notification to the client.
 func (m *Members) UpdateListState(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listed = change(m.listed)
 }
 
-// SetListState records a new state of the servers' lists. It returns the previously recorded state, or "" if there was
-// none.
+// SetListState records a new state of the servers' lists. It returns the previous state, or "" if there was none.
 func (m *Members) SetListState(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

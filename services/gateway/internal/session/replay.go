@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// answerPrefix is the prefix of the event ids on streams that carry answers.
+	// answerPrefix is the prefix of the ids of events on streams with answers.
 	answerPrefix = "sluice-"
-	// maxReplayStreams is the maximum number of streams that a session stores. It stores all streams that have not
-	// ended, and the newest of those that have ended. maxReplay is the maximum number of stored messages per stream,
-	// and maxReplayed is their maximum total size in bytes. The oldest messages are removed first.
+	// maxReplayStreams limits how many streams a session stores. A session stores all streams that have not ended, and
+	// the newest ones that have ended. maxReplay limits how many messages of a stream are stored, and maxReplayed
+	// limits their total size, in bytes. The oldest messages are removed first.
 	maxReplayStreams = 16
 	maxReplay        = 256
 	maxReplayed      = 1 << 20
-	// replayTime is how long a stream is stored after its end.
+	// replayTime is how long a stream is stored after it has ended.
 	replayTime = time.Minute
 )
 
@@ -32,9 +32,9 @@ func ReplayRoom() (*limits.Budget, error) {
 	return limits.NewBudget(limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
 }
 
-// ReplayStreams contains the streams of a session's answers. A client that has lost such a stream can resume it after
-// the last event that the client has received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value
-// is empty. It is safe for concurrent use.
+// ReplayStreams contains the streams with a session's answers. A client that has lost the connection of such a stream
+// can resume the stream after the last event that it has received (MCP 2025-11-25, Transports, Resumability and
+// Redelivery). The zero value is empty. It is safe for concurrent use.
 type ReplayStreams struct {
 	mu     sync.Mutex
 	last   int
@@ -42,7 +42,7 @@ type ReplayStreams struct {
 	closed bool
 }
 
-// ReplayStream is the stream of one answer. It is safe for concurrent use.
+// ReplayStream is the stream with one answer. It is safe for concurrent use.
 type ReplayStream struct {
 	// Server is the name of the server that answers.
 	Server string
@@ -51,25 +51,26 @@ type ReplayStream struct {
 	number int
 	owner  string
 	has    *limits.Memory
-	timer  *time.Timer // set after the stream has ended; guarded by ReplayStreams.mu
+	timer  *time.Timer // set when the stream has ended; guarded by ReplayStreams.mu
 
 	mu sync.Mutex
-	// messages are the stored messages. last is the number of the message that was added last, even if it could
-	// not be stored. Numbers begin with 1, because the event that starts the stream has the number 0.
+	// messages are the stored messages. last is the number of the message that was added last, even if that message
+	// could not be stored. The first message has the number 1, because the event that begins the stream has the number
+	// 0.
 	messages [][]byte
 	last     int
 	bytes    int
 	// ended is true once the last message has been added. unrecorded is true if the journal does not contain the call's
 	// outcome.
 	ended, unrecorded bool
-	// more is closed and replaced with a new channel when another field changes.
+	// more is closed and replaced with a new channel when the stream changes.
 	more chan struct{}
 	// resumed is true if the client has resumed the stream on another connection.
 	resumed bool
 }
 
-// Begin creates the stream for a server's answer to an owner. The stream uses memory from the given budget until it is
-// removed. If there is not enough memory, Begin returns nil, and the client cannot resume the stream.
+// Begin creates the stream for a server's answer to the given owner. Until it is removed, the stream uses the given
+// memory. If there is not enough memory, Begin returns nil, and the client cannot resume the stream.
 func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *ReplayStream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,8 +79,8 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 			a.forget(i)
 		}
 	}
-	// Only messages in flight may use UncountedBytes for free. A stored stream must count these bytes, so they are
-	// added here.
+	// Only messages in flight may use UncountedBytes without being charged for them. A stored stream is charged for
+	// these bytes here.
 	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) {
 		memory.Close()
 		return nil
@@ -90,7 +91,7 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 	return s
 }
 
-// Close removes all streams. After Close, Begin returns nil.
+// Close removes all streams. After that, Begin returns nil.
 func (a *ReplayStreams) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,9 +122,9 @@ func (s *ReplayStream) id(n int) string {
 	return answerPrefix + strconv.Itoa(s.number) + "-" + strconv.Itoa(n)
 }
 
-// Add stores a message, which is given in parts. It returns the id of the message's event. resumed is true if the
-// client has resumed the stream on another connection. stored is true if there was enough memory for the message. If
-// stored is false, the stream's earlier messages were removed as well.
+// Add stores a message, which is passed in parts, and returns the id of its event. resumed is true if the client has
+// resumed the stream on another connection. stored is false if there was not enough memory for the message. In that
+// case, Add has also removed the stream's earlier messages.
 func (s *ReplayStream) Add(parts ...[]byte) (id string, resumed, stored bool) {
 	size := 0
 	for _, part := range parts {
@@ -168,8 +169,8 @@ func (s *ReplayStream) End(unrecorded bool) {
 	s.wake()
 }
 
-// IsUnrecorded reports whether the call's outcome is missing from the journal. The result is valid after the stream has
-// ended.
+// IsUnrecorded reports whether the journal does not contain the call's outcome. The result is valid only after the
+// stream has ended.
 func (s *ReplayStream) IsUnrecorded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,11 +193,11 @@ func (s *ReplayStream) trim() {
 // message will have. The caller must hold the lock.
 func (s *ReplayStream) first() int { return s.last - len(s.messages) + 1 }
 
-// IsReplayID reports whether an event id belongs to the stream of an answer.
+// IsReplayID reports whether an event id belongs to a stream with an answer.
 func IsReplayID(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
-// Resume returns the owner's stream that contains the event with the given id. It also returns the number of the next
-// message, from which the client continues. It returns false if the event is not stored.
+// Resume returns the owner's stream that contains the event with the given id, and the number of the message after that
+// event, with which the client continues. It returns false if the stream or the event is not stored.
 func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok bool) {
 	var number, n int
 	if _, err := fmt.Sscanf(id, answerPrefix+"%d-%d", &number, &n); err != nil {
@@ -221,9 +222,9 @@ func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok 
 // errForgotten means that a message was removed before the client asked for it.
 var errForgotten = errors.New("the message is no longer stored")
 
-// Next waits for message n of the stream and returns it with its event id. If the stream has ended before message n,
-// Next returns neither a message nor an error. If ctx is cancelled, Next returns the cancellation cause of ctx. If the
-// message was removed, Next returns errForgotten.
+// Next waits for message n of the stream, and returns it with the id of its event. If the stream has ended before
+// message n, Next returns neither a message nor an error. If ctx is cancelled, Next returns the cause of the
+// cancellation. If message n was removed, Next returns errForgotten.
 func (s *ReplayStream) Next(ctx context.Context, n int) (id string, message []byte, err error) {
 	for {
 		s.mu.Lock()

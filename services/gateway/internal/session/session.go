@@ -1,7 +1,7 @@
 // Package session stores the gateway's sessions with clients. For clients of revision 2026-07-28, which has no
-// sessions, it stores the state that takes the place of a session. A session id is a handle, not a credential: a
-// session can be found only by its id together with its principal. If a request contains the id of another principal's
-// session, the result is the same as if that session did not exist.
+// sessions, it stores the state that would otherwise belong to a session. A session id is a handle and not a
+// credential, because a session can be found only by its id together with its principal. If a request contains the id
+// of another principal's session, the result is the same as if that session did not exist.
 package session
 
 import (
@@ -26,19 +26,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// These are errors of a [Store]. Compare with errors.Is.
+// The methods of [Store] return these errors. Compare them with errors.Is.
 var (
 	// ErrUnknown means that the principal has no session with this id on the server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that one of these session quotas is full: the quota of the principal, of a principal in its
+	// ErrTooMany means that a session quota is full. This can be the quota of the principal, of a principal in its
 	// delegation chain, or of the person for whom one of them works. No session can be closed to make room, because
 	// each session has requests in flight, is being opened, or belongs to a principal that has created the caller. A
-	// wrapped [*quota.FullError] says which quota is full.
+	// wrapped [*quota.FullError] states which quota is full.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
-// maxStreams is the number of concurrent streams of one session at which [Store.Listen] refuses a further parallel
-// stream.
+// maxStreams limits how many parallel streams of one session [Store.Listen] allows at the same time.
 const maxStreams = 64
 
 // closeTimeout is the timeout for closing a session at its server.
@@ -46,10 +45,10 @@ const closeTimeout = 5 * time.Second
 
 // Config configures a [Store].
 type Config struct {
-	// Idle is the time without any request after which a session is closed. It must be positive.
+	// Idle is how long a session may be without a request before it is closed. It must be positive.
 	Idle time.Duration
-	// MaxPerPrincipal is the maximum number of sessions that a principal and the agents it has created may have
-	// together. It must be at least 1. All principals of one person together may have four times as many.
+	// MaxPerPrincipal limits how many sessions a principal and the agents that it has created may have together. It
+	// must be at least 1. All principals of one person together may have four times as many.
 	MaxPerPrincipal int
 	// Ended is called for each session that has ended. It is required and must not block.
 	Ended func(*Session)
@@ -59,22 +58,27 @@ type Config struct {
 type Key struct {
 	principal.Key
 
+	// Person is the person for whom the owner works, or the zero key if no person is known. Two tokens with the same
+	// subject can have different owners, and a session can use the account of a person.
+	Person principal.Key
 	// Server is the configured name of the server. It is empty for an aggregate session.
 	Server string
 }
 
-// Session is an open session. Its exported fields are immutable, except that some fields have methods that change their
-// contents.
+// Session is an open session. Its exported fields must not be replaced, but some of them have methods that change their
+// contents. An aggregate session gives a client access to all servers at one URL. It has a member session for each
+// server that the client has used.
 type Session struct {
-	// ID is the handle of the session. It must not appear in records or logs. In revision 2026-07-28, which has no
-	// sessions, clients never receive it.
+	// ID is the handle of the session. It must not appear in records or logs. Clients of revision 2026-07-28, which has
+	// no sessions, never receive it.
 	ID string
 	// Digest identifies the session in records. It has 16 hexadecimal digits.
 	Digest string
 	// Key identifies the owner and the server.
 	Key Key
-	// Accounts are the quota accounts of the caller that has opened the session. The session counts against them. If
-	// Accounts is the zero value, [Store.Add] sets it to the account of the principal in Key. It must not be modified.
+	// Accounts are the quota accounts of the caller that has opened the session, in which the session is counted. If
+	// the field has the zero value, [Store.Add] sets it to the account of the principal in Key. It must not be
+	// modified.
 	Accounts principal.Accounts
 	// Agent is the agent that has opened the session.
 	Agent string
@@ -83,18 +87,17 @@ type Session struct {
 	// Client describes the client. It is not verified.
 	Client Client
 	// Upstream is the session with the server, or nil for an aggregate session. Members contains the member sessions of
-	// an aggregate session, one for each server, and is nil for all other sessions. Hub is the aggregate session to
-	// which a member session belongs, and is nil for all other sessions. A member session ends when its aggregate
-	// session ends.
+	// an aggregate session, and is nil for all other sessions. Hub is the aggregate session to which a member session
+	// belongs, and is nil for all other sessions. A member session ends together with its aggregate session.
 	Upstream *upstream.Session
 	Members  *Members
 	Hub      *Session
-	// Opened is the time at which the session was opened.
+	// Opened is when the session was opened.
 	Opened time.Time
 	// Definitions are the digests of the tool definitions that the session has listed.
 	Definitions Definitions
-	// LastLookup is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix
-	// time. It is 0 if the list was never read.
+	// LastLookup is when the server's complete list was last read to find a tool, in nanoseconds of Unix time. It is 0
+	// if the list was never read.
 	LastLookup atomic.Int64
 	// ListsApprovalTool is true if the session has listed a tool whose calls all require an approval.
 	ListsApprovalTool atomic.Bool
@@ -102,10 +105,10 @@ type Session struct {
 	ClientRequests ClientRequests
 	// Calls contains the session's calls in flight.
 	Calls Calls
-	// Cursors are the list cursors that were sent to the client. Events are the ids of the events that were sent on the
-	// session's stream.
+	// Cursors contains the list cursors that were sent to the client. Events contains the ids of the events that were
+	// sent on the session's stream.
 	Cursors, Events IssuedTexts
-	// Replay contains the streams of the session's answers that the client may resume.
+	// Replay contains the streams with the session's answers that the client may resume.
 	Replay ReplayStreams
 	// Ready is true if the server was notified, or is about to be notified, that the session is initialized.
 	Ready atomic.Bool
@@ -114,29 +117,30 @@ type Session struct {
 	lastUsed  time.Time
 	inFlight  int
 	isOpen    bool
-	learned   int                  // the number of digests in Definitions
+	learned   int                  // number of digests in Definitions
 	positions []listPosition       // empty for a closed session and for a member session
-	streams   map[*stream]struct{} // streams on which the client listens
+	streams   map[*stream]struct{} // streams from which the client reads
 }
 
 type stream struct{ end context.CancelFunc }
 
-// Client contains what a client declares about itself. The declarations are not verified.
+// Client contains what a client declares about itself. The gateway does not verify it.
 type Client struct {
 	// Name and Version are the client's name and version. They may be empty.
 	Name, Version string
-	// Elicits is true if the client can show its user a form.
+	// Elicits is true if the client can show a form to its user.
 	Elicits bool
-	// Offer contains the client capabilities that were sent to the server. The server's requests are checked against it.
+	// Offer contains the client's capabilities that were declared to the server. The gateway checks the server's
+	// requests against it.
 	Offer question.Offer
 }
 
 // State is a snapshot of a session's state.
 type State struct {
 	*Session
-	// LastUsed is the time at which the session was last used.
+	// LastUsed is when the session was last used.
 	LastUsed time.Time
-	// InFlight is the number of requests in flight.
+	// InFlight is how many requests are in flight.
 	InFlight int
 }
 
@@ -149,10 +153,9 @@ type account struct {
 }
 
 type accountSessions struct {
-	// byUse contains the account's open sessions. The most recently used session is first.
+	// byUse contains the account's open sessions, most recently used first.
 	byUse list.List
-	// learned is the total number of digests that the account's sessions store. maxLearned is the maximum of that
-	// number.
+	// learned is how many digests the account's sessions store. maxLearned limits this number.
 	learned, maxLearned int
 }
 
@@ -170,11 +173,11 @@ type Store struct {
 	mu     sync.Mutex
 	byID   map[string]*Session
 	owners map[account]*accountSessions
-	// open counts open sessions. An aggregate session and its members count as one session. moving counts sessions that
-	// are being opened, and sessions that the gateway has closed but the server has not closed yet.
+	// open counts open sessions. An aggregate session and its member sessions count as one session. moving counts the
+	// sessions that are being opened, and the sessions that the gateway has closed but the server has not closed yet.
 	open, moving *quota.Tally
 	closed       bool
-	// hungUp is true if CloseStreams was called.
+	// hungUp is true once CloseStreams was called.
 	hungUp bool
 
 	closing sync.WaitGroup
@@ -208,9 +211,9 @@ func DigestOf(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// BeginOpen counts a session that a caller with the given accounts is opening. It counts until done is called. The
-// number of an account's sessions that are being opened or closed is limited to the number of open sessions that the
-// account may have. BeginOpen returns [ErrTooMany] if one of the accounts would exceed this limit.
+// BeginOpen counts a session that a caller with the given accounts is opening, until the returned function is called.
+// An account may have as many sessions that are being opened or closed as it may have open sessions. If one of the
+// accounts would have more, BeginOpen returns [ErrTooMany].
 func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,10 +230,10 @@ func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	}, nil
 }
 
-// Add opens a session. If one of the session's accounts is full, Add closes one of that account's sessions: among those
-// without a request in flight, the one that has been idle for the longest time. Add does not close the sessions of
-// principals that have created the caller. A member session counts as part of its aggregate session, which must be
-// open. Add returns [ErrTooMany] or [ErrUnknown].
+// Add opens a session. If one of the session's accounts is full, Add first closes a session of that account. It chooses
+// the session that has been idle for the longest time and has no request in flight, but never a session of a principal
+// that has created the caller. A member session counts as part of its aggregate session, which must be open. Add
+// returns [ErrTooMany] or [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,8 +264,9 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session. The session counts as in use until done is called. While it is in use, it is neither closed
-// because it is idle nor closed to make room for another session. Use returns [ErrUnknown] if there is no such session.
+// Use returns a session and marks it as in use until the returned function is called. While a session is in use, it is
+// not closed because of idleness or to make room for another session. Use returns [ErrUnknown] if there is no such
+// session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,9 +293,9 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 }
 
 // Listen adds a stream from which the client reads, and returns the stream's session. The returned context derives from
-// ctx. It is cancelled when the session ends. If parallel is false, Listen cancels all earlier streams of the session.
-// Until done is called, the session is not idle, but it may be closed to make room for another session. Listen returns
-// [ErrUnknown], or [ErrTooMany] if parallel is true and the session has 64 streams.
+// ctx and is cancelled when the session ends. If parallel is false, Listen cancels all earlier streams of the session.
+// Until the returned function is called, the session is not idle, but it may be closed to make room for another
+// session. Listen returns [ErrUnknown]. If parallel is true and the session has 64 streams, it returns [ErrTooMany].
 func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,7 +334,7 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (
 	}, nil
 }
 
-// CloseStreams cancels the streams of all clients. Streams that are opened later are cancelled immediately.
+// CloseStreams cancels the streams of all clients. It also makes Listen cancel each later stream immediately.
 func (s *Store) CloseStreams() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,11 +359,11 @@ func (s *Store) touch(sess *Session) {
 	}
 }
 
-// isLost reports whether the server no longer knows the session. The session has then ended, and the client must open
+// isLost reports whether the server no longer knows the session. Such a session has ended, and the client must open
 // another one.
 func (sess *Session) isLost() bool { return sess.Upstream != nil && sess.Upstream.IsLost() }
 
-// End closes a session because its client has ended it. It returns [ErrUnknown] if there is no such session.
+// End closes a session at the request of its client. It returns [ErrUnknown] if there is no such session.
 func (s *Store) End(id string, key Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -371,7 +375,8 @@ func (s *Store) End(id string, key Key) error {
 	return nil
 }
 
-// remove closes a session and its member sessions. It closes them at their servers in the background.
+// remove closes a session and its member sessions. It closes them at their servers in the background. The caller must
+// hold the lock.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
 	sess.isOpen = false
@@ -418,8 +423,8 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	}
 }
 
-// noteClosed records that a session is no longer being closed: either the server has closed the session, or the timeout
-// for closing it has expired.
+// noteClosed records that closing a session has finished, because the server has closed the session or the timeout has
+// expired.
 func (s *Store) noteClosed(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,7 +453,7 @@ func (s *Store) snapshot(tenant string) []State {
 	return out
 }
 
-// Len returns the number of open sessions. An aggregate session and its members count as one.
+// Len returns how many sessions are open. An aggregate session and its member sessions count as one.
 func (s *Store) Len() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -26,10 +26,10 @@ import (
 // toolError is the error type of a result that reports an error.
 const toolError = "tool_error"
 
-// maxName is the maximum length of a client's or server's name in a span, in bytes.
+// maxName limits the length of a client's or server's name in a span, in bytes.
 const maxName = 128
 
-// Place describes a message's server and session.
+// Place contains the server and the session of a message.
 type Place struct {
 	// Server is the configured name of the server.
 	Server string
@@ -41,11 +41,11 @@ type Place struct {
 	Session string
 }
 
-// serverSpanOptions contains the options that all server spans share. It is immutable.
+// serverSpanOptions contains the options that all server spans share. It must not be modified.
 var serverSpanOptions = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
-// Serve starts the server span of a message. If trusted is true, the client's span becomes the parent of the server
-// span. Otherwise the server span only links to the client's span.
+// Serve starts the server span of a message. If the client is trusted, its span becomes the parent of the server span.
+// Otherwise the server span has only a link to the client's span.
 func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
 	opts := serverSpanOptions
 	switch {
@@ -58,8 +58,8 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client 
 	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends it
 }
 
-// Send starts the client span for a message to a server if the span in ctx is sampled. If it is not, Send returns the
-// span in ctx, because a new span would not be exported.
+// Send starts the client span of a message to a server if the span in ctx is sampled. If it is not sampled, Send
+// returns the span in ctx, because a new span would not be exported.
 func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place) (context.Context, trace.Span) {
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
 		return ctx, span
@@ -69,8 +69,8 @@ func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place
 	return ctx, span //nolint:spancheck // see above
 }
 
-// Client returns a client's trace context. It comes from the message's `_meta`. If `_meta` contains no trace context,
-// it comes from the parameter header, which is the value of the traceparent header and may be empty.
+// Client returns a client's trace context. It reads the trace context from the message's `_meta` or, if `_meta`
+// contains none, from the value of the traceparent header. The value may be empty.
 func Client(m *jsonrpc.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
 	parent := cmp.Or(m.Meta.TraceParent, header)
 	if parent == "" {
@@ -88,7 +88,7 @@ func Transport(kind string) string {
 	return "tcp"
 }
 
-// Name returns the name of a message's span: `{mcp.method.name} {gen_ai.tool.name}`.
+// Name returns the name of a message's span, which has the form `{mcp.method.name} {gen_ai.tool.name}`.
 func Name(m *jsonrpc.Message) string {
 	switch {
 	case m.Method == "":
@@ -118,7 +118,8 @@ func Message(s trace.Span, m *jsonrpc.Message, at Place) {
 	Session(s, at)
 }
 
-// Session sets the attributes that describe the session of a message. It may be called later than the function Message.
+// Session sets the attributes that describe the session of a message. It can be called later than [Message], because a
+// session may become known later.
 func Session(s trace.Span, at Place) {
 	if !s.IsRecording() {
 		return
@@ -131,8 +132,8 @@ func Session(s trace.Span, at Place) {
 	}
 }
 
-// Decision sets the attributes that describe the decision on a call. decision is the decision's id. code is the refusal
-// code, and is empty for an allowed call. d is the policy service's decision, or nil if the policy service has not
+// Decision sets the attributes that describe the decision on a call. decision is the id of the decision. code is the
+// refusal code, or empty for an allowed call. d is the policy service's decision, or nil if the policy service has not
 // evaluated the call. lease is the reservation of the call's limits, or nil if no limits were reserved.
 func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *ratelimitv1.Lease) {
 	if !s.IsRecording() {
@@ -170,7 +171,7 @@ func Observed(s trace.Span, would journal.Observed) {
 }
 
 // Approval sets the attributes for the id of a call's approval and for how long the call was held. If the id is empty,
-// Approval sets nothing.
+// Approval does nothing.
 func Approval(s trace.Span, id string, held time.Duration) {
 	if !s.IsRecording() || id == "" {
 		return
@@ -189,7 +190,7 @@ func ErrorType(a *jsonrpc.Answer) string {
 	case a.Error.Present():
 		code, err := strconv.Atoi(string(a.ErrorCode.Of(a.Raw)))
 		if err != nil {
-			code = mcp.CodeInvalidRequest // a code that is not a number could be an arbitrary string
+			code = mcp.CodeInvalidRequest // a code that is not a number could be any string
 		}
 		return strconv.Itoa(code)
 	default:
@@ -198,7 +199,7 @@ func ErrorType(a *jsonrpc.Answer) string {
 }
 
 // Answer sets the attribute for the error type of a server's answer. Like ToolError and Error, it returns the error
-// type, which is also used as a metric attribute.
+// type, so that the caller can also use it as a metric attribute.
 func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	failure := ErrorType(a)
 	switch failure {
@@ -211,13 +212,14 @@ func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	}
 }
 
-// ToolError sets the error type on the span of a call whose result reports an error, and returns the error type.
+// ToolError sets the error type of a call's span, because the call's result reports an error. It returns the error
+// type.
 func ToolError(s trace.Span) string {
 	s.SetAttributes(errorType.String(toolError))
 	return toolError
 }
 
-// Error sets the attribute for the error type of a JSON-RPC error with the given code.
+// Error sets the attribute for the error type of a JSON-RPC error with the given code, and returns the error type.
 func Error(s trace.Span, code int) string { return jsonError(s, strconv.Itoa(code)) }
 
 func jsonError(s trace.Span, code string) string {
@@ -225,7 +227,7 @@ func jsonError(s trace.Span, code string) string {
 	return code
 }
 
-// Failed sets the error type on the span of a message to which there was no usable answer. The error type is the code
+// Failed sets the error type of a message's span, because the message has no usable answer. The error type is the code
 // of the refusal.
 func Failed(s trace.Span, code string) {
 	s.SetAttributes(errorType.String(code))

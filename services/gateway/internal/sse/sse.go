@@ -1,5 +1,5 @@
-// Package sse writes answers to MCP clients' HTTP requests, as JSON or as an event stream (MCP 2025-11-25, Transports,
-// Streamable HTTP).
+// Package sse writes answers to MCP clients' HTTP requests, either as JSON or as an event stream (MCP 2025-11-25,
+// Transports, Streamable HTTP).
 package sse
 
 import (
@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	// outcomeHeader is the header that marks the answer to a call whose outcome is not in the journal.
+	// outcomeHeader is the header that marks an answer to a call whose outcome the journal does not contain.
 	outcomeHeader = "Sluice-Outcome"
-	// resumeRetry is the time after which a client that has lost its connection should reconnect, in milliseconds.
+	// resumeRetry is how long a client that has lost its connection should wait before it reconnects, in milliseconds.
 	resumeRetry = "1000"
 )
 
-// Writer writes the answer to one HTTP request. It writes JSON, or an event stream if a message is sent before the
+// Writer writes the answer to one HTTP request. It writes JSON, or an event stream if a message must be sent before the
 // answer. It is safe for concurrent use.
 type Writer struct {
 	w http.ResponseWriter
-	// accepts is true if the client accepts event streams. prefers is true if the client lists event streams before
+	// accepts is true if the client accepts event streams. prefers is true if the client names event streams before
 	// JSON.
 	accepts, prefers bool
 
@@ -40,16 +40,15 @@ type Writer struct {
 	// of is the request whose answer is stored so that the client can resume the answer's stream. It is nil if the
 	// answer is not stored.
 	of dispatch.Replayable
-	// stored is the stored stream of the answer, which the client may resume. It is nil if the client cannot resume the
-	// stream.
+	// stored is the stored stream with the answer. It is nil if the client cannot resume the stream.
 	stored *session.ReplayStream
 	// last is true while the answer is being written. detached is true if the client must reconnect to receive the
 	// answer. unrecorded is true if the journal does not contain the call's outcome.
 	last, detached, unrecorded bool
 }
 
-// NewWriter returns a writer for the answer to a request with the headers h. The Accept header determines the form of
-// the answer.
+// NewWriter returns a writer for the answer to a request with the given headers. The header Accept determines whether
+// the writer may write an event stream.
 func NewWriter(w http.ResponseWriter, h http.Header) *Writer {
 	before, _, accepts := strings.Cut(strings.Join(h["Accept"], ","), "text/event-stream")
 	return &Writer{w: w, accepts: accepts, prefers: accepts && !strings.Contains(before, "json")}
@@ -81,7 +80,7 @@ func (s *Writer) Open() {
 	s.flush()
 }
 
-// flush sends the written data. It ignores errors, because the client may have disconnected.
+// flush sends the data that was written so far. It ignores errors, because the client may have disconnected.
 func (s *Writer) flush() { _ = http.NewResponseController(s.w).Flush() }
 
 // IsOpen implements [dispatch.Sink].
@@ -102,7 +101,7 @@ func (s *Writer) Send(event upstream.Event, message ...[]byte) error {
 	return s.write(event, message...)
 }
 
-// KeepAlive implements [dispatch.Sink]. It sends a comment.
+// KeepAlive implements [dispatch.Sink]. It sends a comment, which the client ignores.
 func (s *Writer) KeepAlive() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +112,7 @@ func (s *Writer) KeepAlive() error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// start sends the HTTP headers of an event stream. The caller must hold the lock.
+// start sends the HTTP headers of an event stream, unless they were already sent. The caller must hold the lock.
 func (s *Writer) start() {
 	if s.started {
 		return
@@ -134,8 +133,8 @@ func (s *Writer) start() {
 }
 
 // write writes one event. It replaces each line break in the message with a space, because a line break would end the
-// event. In JSON, line breaks are allowed only between tokens, where a space is equivalent. The caller must hold the
-// lock.
+// event. This does not change the message, because JSON allows line breaks only between tokens, where a space means the
+// same. The caller must hold the lock.
 func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	if s.stored != nil {
 		id, taken, stored := s.stored.Add(parts...)
@@ -190,8 +189,8 @@ func writeOnLine(to io.Writer, part []byte) error {
 	return nil
 }
 
-// Answer writes the response, and ends the stream if one has begun. It returns no error. A write fails if the client
-// has disconnected or reads too slowly.
+// Answer writes the response, and ends the stream if one has begun. It returns no error, because a write fails only if
+// the client has disconnected or reads too slowly.
 func (s *Writer) Answer(resp dispatch.Response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +198,7 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	if resp.Session != "" {
 		s.w.Header().Set(mcp.HeaderSession, resp.Session)
 	}
-	if resp.Unrecorded { // a header unless a stream has begun, because some clients do not read trailers
+	if resp.Unrecorded { // a header if possible, because some clients do not read trailers
 		s.setOutcome("unrecorded")
 	}
 	if resp.Detached && s.accepts { // the first event contains the id with which the client reconnects
@@ -226,8 +225,8 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	}
 }
 
-// setOutcome sets the header outcomeHeader. If a stream has begun, it sets the trailer of the same name instead. The
-// caller must hold the lock.
+// setOutcome sets outcomeHeader. If a stream has begun, it sets the trailer with this name instead. The caller must
+// hold the lock.
 func (s *Writer) setOutcome(value string) {
 	name := outcomeHeader
 	if s.started {
@@ -236,8 +235,8 @@ func (s *Writer) setOutcome(value string) {
 	s.w.Header().Set(name, value)
 }
 
-// finish ends a stream that has begun. If there is an answer, finish first writes the answer to the stream. The caller
-// must hold the lock.
+// finish ends a stream that has begun. If there is an answer, finish writes it to the stream first. The caller must
+// hold the lock.
 func (s *Writer) finish(resp dispatch.Response) {
 	s.last, s.unrecorded = resp.Body != nil, resp.Unrecorded
 	if s.last {

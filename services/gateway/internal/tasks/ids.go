@@ -11,17 +11,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// IDs translates the ids of servers' tasks. If a client knew the server's own id of a task, it could use the task even
-// if the task belongs to another caller. A client therefore receives an encrypted id that is valid only for the task's
-// owner. The same task always has the same encrypted id (MCP Tasks extension, Security Considerations). IDs is safe for
-// concurrent use.
+// IDs translates the ids of servers' tasks. A client must not learn the server's own id of a task, because anyone who
+// knows that id could use the task even if it belongs to another caller. A client therefore receives an encrypted id
+// that is valid only for the owner of the task. A task always has the same encrypted id (MCP Tasks extension, Security
+// Considerations). IDs is safe for concurrent use.
 type IDs struct {
 	secret []byte
 	aead   cipher.AEAD
 }
 
-// NewIDs returns a new [IDs] that uses the given secret, which may have any length. Two values of type IDs with the same
-// secret produce the same encrypted ids.
+// NewIDs returns an [IDs] that uses the given secret, which may have any length. Two of them with the same secret
+// produce the same encrypted ids.
 func NewIDs(secret []byte) (*IDs, error) {
 	key := sha256.Sum256(append([]byte("ids of tasks: "), secret...))
 	block, err := aes.NewCipher(key[:])
@@ -32,8 +32,8 @@ func NewIDs(secret []byte) (*IDs, error) {
 	return &IDs{secret: slices.Clone(secret), aead: aead}, err
 }
 
-// ForClient returns the encrypted id that the owner of a server's task receives. The nonce for the encryption is
-// derived from the owner and the server's own id.
+// ForClient returns the encrypted id of a server's task for the task's owner. The nonce for the encryption is derived
+// from the owner and the server's own id, so that the encrypted id never changes.
 func (i *IDs) ForClient(owner []byte, id string) string {
 	mac := hmac.New(sha256.New, i.secret)
 	mac.Write(visibility.AppendPart(owner, id))

@@ -1,6 +1,7 @@
 // Package tasks stores the gateway's own tasks (MCP Tasks extension). A task is a call that waits for an approval while
-// its client polls. The gateway sends the call once, when the client polls after the approval. If the client does not
-// poll, the call is never sent. A task exists in only one gateway. The approval may exist longer than the task.
+// its client polls. When the client polls after the approval, the gateway sends the call, but only once. If the client
+// does not poll, the call is never sent. A task exists in only one gateway. The approval may exist longer than the
+// task.
 package tasks
 
 import (
@@ -18,29 +19,29 @@ import (
 )
 
 const (
-	// idPrefix is the prefix of the gateway's task ids.
+	// idPrefix is the prefix of the ids of the gateway's tasks.
 	idPrefix = "sluice-task."
-	// maxTasks is the maximum number of tasks of one principal, and also of all principals of one person together. At
-	// the limit, tasks that have ended and whose final state the client has received are removed to make room.
+	// maxTasks limits how many tasks one principal, and all principals of one person together, may have. At the limit,
+	// a task whose final state the client has received is removed to make room.
 	maxTasks = 64
-	// MaxMessage is the maximum size of the message of a task, in bytes.
+	// MaxMessage limits the size of the message of a task, in bytes.
 	MaxMessage = 1 << 20
-	// retention is how long a task is stored after its approval has expired or the task has ended.
+	// retention is how long a task stays stored after its approval has expired or the task has ended.
 	retention = 15 * time.Minute
 	// pollInterval is how long clients should wait between two polls.
 	pollInterval = 2 * time.Second
 )
 
-// quotas returns the memory quotas for tasks. These quotas are separate from the limits for answers. A single caller
-// cannot use up all of the memory.
+// quotas returns the memory quotas for tasks. They are separate from the quotas for answers. A single caller cannot use
+// up all of the memory.
 func quotas() limits.Quotas {
 	return limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
 }
 
-// Status is the state of a task (MCP Tasks extension, Task Status).
+// Status is the status of a task (MCP Tasks extension, Task Status).
 type Status string
 
-// These are the states of a task. All states except Working are final.
+// These are the statuses of a task. All of them except Working are final.
 const (
 	Working   Status = "working"
 	Completed Status = "completed"
@@ -58,36 +59,37 @@ type Call struct {
 	Header http.Header
 	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
-	// Holder identifies the quotas against which the task and its memory count.
+	// Holder identifies the quotas to which the task and its memory are charged.
 	Holder limits.Owner
 }
 
-// Outcome is the outcome of a task's call: its result or its error, as raw JSON. Both are nil for a cancelled task.
+// Outcome is the outcome of a task's call. It contains the result or the error, as raw JSON. Both are nil for a
+// cancelled task.
 type Outcome struct {
 	Result, Error jsontext.Value
-	// Unrecorded is true if the outcome has not been written to the journal yet.
+	// Unrecorded is true if the journal does not contain the outcome yet.
 	Unrecorded bool
 }
 
-// Task is a call that is waiting for its approval, is running, or has ended. [Store.Add] creates tasks. A Task is safe
-// for concurrent use.
+// Task is a call that waits for its approval, is running, or has ended. [Store.Add] creates tasks. A Task is safe for
+// concurrent use.
 type Task struct {
 	Call
 
 	id      string
 	memory  *limits.Memory
 	created time.Time
-	// expiry is the timer that removes the task from its store.
+	// expiry is the timer that removes the task from the store.
 	expiry *time.Timer
 
 	mu     sync.Mutex
 	status Status
-	// approval is the id of the approval for which the call waits, or of the approval that has allowed the running
-	// call.
+	// approval is the id of the approval for which the call waits. While the call is running, it is the id of the
+	// approval that allowed the call.
 	approval string
-	// stop cancels the call while the call is running. It is nil at all other times.
+	// stop cancels the call. It is nil unless the call is running.
 	stop context.CancelFunc
-	// cancelled is true if the client has cancelled the task. If the task's call is running, the task ends only when
+	// cancelled is true if the client has cancelled the task. If the call is running at that time, the task ends when
 	// the call ends.
 	cancelled bool
 	updated   time.Time
@@ -97,13 +99,13 @@ type Task struct {
 	reported bool
 }
 
-// State is the state of a task that its client receives.
+// State is the state of a task, in the form that its client receives.
 type State struct {
 	ID               string
 	Status           Status
 	Created, Updated time.Time
-	// TTL is how long the task is stored after Created. PollInterval is how long the client should wait between two
-	// polls.
+	// TTL is how long the task is stored, counted from Created. PollInterval is how long the client should wait between
+	// two polls.
 	TTL, PollInterval time.Duration
 	// Running is true while the call is running.
 	Running bool
@@ -111,11 +113,11 @@ type State struct {
 	Outcome Outcome
 }
 
-// IsOwnID reports whether an id has the form of the gateway's own task ids.
+// IsOwnID reports whether an id looks like the id of one of the gateway's own tasks.
 func IsOwnID(id string) bool { return strings.HasPrefix(id, idPrefix) }
 
 // Report returns the state of the task for its client. After Report has returned a final state, the task may be removed
-// early.
+// to make room.
 func (t *Task) Report() State {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,17 +128,15 @@ func (t *Task) Report() State {
 	}
 }
 
-// AwaitedApproval returns the id of the approval that the task is waiting for. It returns false if the task is not
-// waiting.
+// AwaitedApproval returns the id of the approval for which the task waits. It returns false if the task does not wait.
 func (t *Task) AwaitedApproval() (approval string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.approval, t.status == Working && t.stop == nil && !t.cancelled
 }
 
-// Begin records that the caller of Begin starts the task's call. It returns false if the call is already running, or if
-// the task has ended. The function stop is called if the client cancels the task, or if the task is removed, while the
-// call is running.
+// Begin marks the task's call as running. It returns false if the call is already running, or if the task has ended. If
+// the client cancels the task, or the task is removed, while the call is running, stop is called.
 func (t *Task) Begin(stop context.CancelFunc) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,9 +147,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait records that the call was not sent and that the task continues to wait for an approval. approval is the id of
-// that approval, which may be a new one, and expires is the time at which it expires. If the client has cancelled the
-// task meanwhile, the task ends and Wait returns false.
+// Wait marks the task as waiting after its call was not sent. The caller passes the id of the approval for which the
+// task now waits, which may be a new one, and the time when that approval expires. If the client has cancelled the task
+// in the meantime, Wait ends the task and returns false.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,8 +176,8 @@ func (t *Task) End(status Status, outcome Outcome) {
 	t.finish(status, outcome)
 }
 
-// Cancel cancels the task. It returns true if the task was waiting for an approval and has now ended. If the call is
-// running, Cancel stops the call and returns false. The task then ends with the outcome of the stopped call.
+// Cancel cancels the task. If the task waits for an approval, Cancel ends it and returns true. If the call is running,
+// Cancel stops the call and returns false, and the task ends with the outcome of the stopped call.
 func (t *Task) Cancel() (waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -218,16 +218,16 @@ func NewStore() (*Store, error) {
 	return &Store{memory: memory, byID: make(map[string]*Task), count: count}, err
 }
 
-// HasCapacity reports whether one more task may count against the given quotas. It also returns true if one of the
-// owner's tasks can be removed to make room.
+// HasCapacity reports whether one more task may be charged to the given quotas. If one of the owner's tasks can be
+// removed to make room, HasCapacity returns true, too.
 func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns one of the owner's tasks whose final state the client has received: the one that ended first. It
-// returns nil if there is no such task. The caller must hold the lock.
+// removable returns the task that ended first among those tasks of the owner whose final state the client has received.
+// It returns nil if there is no such task. The caller must hold the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
 	for _, t := range s.byID {
@@ -241,9 +241,8 @@ func (s *Store) removable(owner string) (first *Task) {
 	return first
 }
 
-// Add stores a call that waits for an approval. The parameter approval is the id of the approval, and the parameter
-// expires is the time at which the approval expires. Add returns nil if there are too many tasks or there is not enough
-// memory.
+// Add stores a call that waits for an approval. The caller passes the id of the approval and the time when it expires.
+// Add returns nil if there are too many tasks or there is not enough memory.
 func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,8 +256,8 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 		return nil
 	}
 	t.memory = s.memory.Open(&t.Holder)
-	// Only requests in flight may use UncountedBytes for free. A stored task must count these bytes, so they are added
-	// here.
+	// Only requests in flight may use UncountedBytes without being charged for them. A stored task is charged for these
+	// bytes here.
 	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header)
 	if !t.memory.Add(size) {
 		t.memory.Close()
@@ -273,8 +272,7 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	return t
 }
 
-// storageTime returns how long a task is stored. The parameter expires is the time at which the task's approval
-// expires.
+// storageTime returns how long to store a task whose approval expires at the given time.
 func storageTime(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
 
 func headerSize(h http.Header) (n int) {
@@ -318,12 +316,12 @@ func (s *Store) Find(id, owner string) *Task {
 	return nil
 }
 
-// IsAwaited reports whether a task other than the parameter other waits for the approval.
-func (s *Store) IsAwaited(approval string, other *Task) bool {
+// IsAwaited reports whether any task waits for the approval, apart from the given task.
+func (s *Store) IsAwaited(approval string, except *Task) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.byID {
-		if awaited, ok := t.AwaitedApproval(); ok && t != other && awaited == approval {
+		if awaited, ok := t.AwaitedApproval(); ok && t != except && awaited == approval {
 			return true
 		}
 	}

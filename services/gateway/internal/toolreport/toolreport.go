@@ -1,5 +1,6 @@
-// Package toolreport reports servers' tool lists to the policy service's catalog. It caches the catalog's responses,
-// which contain the digests of the tools' definitions. A tool cannot be called before its definition has been reported.
+// Package toolreport reports servers' tool lists to the policy service's catalog, and caches the catalog's responses. A
+// response contains the digests of the tools' definitions. A tool cannot be called before its definition has been
+// reported.
 package toolreport
 
 import (
@@ -21,40 +22,41 @@ import (
 )
 
 const (
-	// maxLists is the maximum number of lists whose digests are cached. maxWeight is the maximum number of lists and
-	// digests together. Both limits are needed, because a server chooses the size of its lists.
+	// maxLists limits for how many lists digests are cached. maxWeight limits the number of lists and digests together.
+	// Both limits are needed, because a server chooses the size of its lists.
 	maxLists  = 4096
 	maxWeight = 200_000
-	// reportInterval is the time after which an unchanged list is reported again, so that the catalog knows that the
-	// server still lists these tools.
+	// reportInterval is how long an unchanged list is not reported again. After that, it is reported so that the
+	// catalog knows that the server still lists these tools.
 	reportInterval = time.Hour
 	// reportTimeout is the timeout of one report.
 	reportTimeout = 10 * time.Second
 )
 
-// These are limits of ReportTools. maxDefinition is the maximum size of a tool definition, in bytes. Tools with a
-// larger definition, or with a name that cannot be called, are left out of the report. Their names are reported
-// separately: at most maxLeftOut names, each with at most maxLeftName bytes.
+// ReportTools has these limits. maxDefinition limits the size of a tool's definition, in bytes. Tools with a larger
+// definition, or with a name that cannot be called, are omitted from the report. Instead, the report contains the names
+// of at most maxLeftOut of them, truncated to maxLeftName bytes.
 const (
 	maxDefinition = 1 << 20
 	maxLeftOut    = 1000
 	maxLeftName   = 128
 )
 
-// refusals contains the error reasons with which ReportTools says that the list can never be accepted.
+// refusals contains the reasons for which ReportTools refuses a list permanently.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// ErrNotReported means that the list could not be reported to the catalog. None of its tools may be shown.
+// ErrNotReported means that the list could not be reported to the catalog. None of its tools may be shown to clients.
 var ErrNotReported = errors.New("the catalog did not accept the list")
 
-// ErrRefused means that the catalog has refused the server's list, so that the definition of a tool is not known.
+// ErrRefused means that the catalog has refused the server's list, so that the gateway does not know the definitions of
+// the tools.
 var ErrRefused = errors.New("the catalog refused the server's list")
 
-// A List describes a tool list: the server that has sent the list and the principal that receives it.
+// A List describes a tool list, except for its content.
 type List struct {
 	// Server is the configured name of the server, and Version is the negotiated protocol revision.
 	Server, Version string
-	// Complete is true if this is the server's complete list.
+	// Complete is true if the list contains all of the server's tools.
 	Complete bool
 	// Recipient is the principal that receives the list.
 	Recipient *identityv1.Principal
@@ -62,14 +64,14 @@ type List struct {
 
 // Response is the catalog's response to a list. It is immutable.
 type Response struct {
-	// Digests contains the digests of the tool definitions, by tool name. A tool has no digest if the catalog did not
-	// accept the tool, or if the list contains the tool's name twice.
+	// Digests maps the names of the tools to the digests of their definitions. A tool has no digest if the catalog did
+	// not accept the tool, or if the list contains the tool's name twice.
 	Digests map[string][]byte
 	// Activation is the token of the first policy revision that takes the list into account. It is empty if the catalog
 	// refused the list.
 	Activation string
-	// Refused is true if the catalog refused the list, for example because a tool's name occurs twice, so that it is
-	// not known which definition a call would use.
+	// Refused is true if the catalog refused the list. One reason is that a tool's name occurs twice, so that it is not
+	// known which definition a call would use.
 	Refused bool
 	// At is the time of the catalog's response.
 	At time.Time
@@ -93,13 +95,13 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 	}, nil
 }
 
-// CacheSize returns the number of cached lists and their total weight. Each list and each digest adds one to the
+// CacheSize returns the number of cached lists, and their total weight. Each list and each digest adds one to the
 // weight.
 func (r *Reporter) CacheSize() (lists, weight int) { return r.cache.Size() }
 
 // Report returns the catalog's response to a list. If the list is not complete, Report may return a cached response
-// whose age exceeds neither the parameter age nor reportInterval. Otherwise it reports the list and caches the
-// response. Errors wrap [ErrNotReported].
+// that is not older than the given age or reportInterval. Otherwise it reports the list and caches the response. All
+// errors wrap [ErrNotReported].
 func (r *Reporter) Report(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Response, error) {
 	key := keyOf(l, answer)
 	if known, ok := r.cache.Get(key); ok && !l.Complete && time.Since(known.At) <= min(age, reportInterval) {
@@ -119,7 +121,8 @@ func keyOf(l List, answer *jsonrpc.Answer) [sha256.Size]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "%s %s %x", l.Server, l.Version, list))
 }
 
-// reportList reports a list to the catalog and returns the response. The response to a refused list has no digests.
+// reportList reports a list to the catalog and returns the response. If the catalog refuses the list, the response has
+// no digests.
 func (r *Reporter) reportList(ctx context.Context, l List, answer *jsonrpc.Answer) (*Response, error) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, l.Recipient), reportTimeout)
 	defer cancel()
@@ -135,7 +138,7 @@ func (r *Reporter) reportList(ctx context.Context, l List, answer *jsonrpc.Answe
 	case len(resp.GetTools()) != len(sent):
 		return nil, fmt.Errorf("%w: it answered with %d tools, of %d", ErrNotReported, len(resp.GetTools()), len(sent))
 	}
-	listed := make(map[string]int, len(answer.Tools)) // includes tools that were not sent, which some client may call
+	listed := make(map[string]int, len(answer.Tools)) // includes tools that were not sent, because clients may call them
 	for _, t := range answer.Tools {
 		listed[t.Name]++
 	}
@@ -147,7 +150,7 @@ func (r *Reporter) reportList(ctx context.Context, l List, answer *jsonrpc.Answe
 	return known, nil
 }
 
-// send sends a list to the catalog, and returns the response and the names of the tools that were sent.
+// send sends a list to the catalog. It returns the catalog's response and the names of the tools that it has sent.
 func (r *Reporter) send(ctx context.Context, l List, answer *jsonrpc.Answer) (resp *policyv1.ReportToolsResponse, sent []string, err error) {
 	stream, err := r.client.ReportTools(ctx)
 	if err != nil {
@@ -174,7 +177,7 @@ func (r *Reporter) send(ctx context.Context, l List, answer *jsonrpc.Answer) (re
 	return resp, sent, err
 }
 
-// truncateName shortens a name to the length that ReportTools accepts, without splitting a character.
+// truncateName shortens a name to the length that ReportTools accepts. It does not split a character.
 func truncateName(name string) string {
 	if len(name) <= maxLeftName {
 		return name

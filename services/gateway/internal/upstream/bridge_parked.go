@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// parked is a client's request that is in flight to a server. Before the server answers, it may send its own requests.
-// The client's request then waits until the client repeats it with responses.
+// parked is a client's request that is in flight to a server. Before the server answers, the server may send requests
+// to the client. The client's request then waits until the client repeats it with responses.
 type parked struct {
 	of *stateless
 	// digest identifies the request. Only a repeated request with the same digest can continue it.
@@ -44,8 +44,8 @@ type parked struct {
 	expiry        *time.Timer   // set while the request waits until its client repeats it
 
 	mu        sync.Mutex
-	events    func([]byte)         // receiver of the client's current round trip; nil between round trips
-	logs      bool                 // reports whether the client has requested log messages
+	events    func([]byte)         // receives the messages of the client's current round trip; nil between round trips
+	logs      bool                 // true if the client has requested log messages
 	questions map[string]*question // unanswered requests from the server, by the names that the client receives
 	count     int
 }
@@ -84,7 +84,7 @@ func (p *parked) handleMessage(raw []byte) {
 	}
 	if at := m.ProgressToken; m.Method == mcp.MethodProgress {
 		if p.token == nil || !bytes.Equal(at.Of(raw), p.token) {
-			return // progress of another request
+			return // the progress belongs to another request
 		}
 		if raw, err = jsonrpc.ApplyEdits(raw, jsonrpc.Edit{Span: at, With: p.clientToken}); err != nil {
 			return
@@ -338,5 +338,5 @@ func (p *parked) finalAnswer(ctx context.Context, req Request) (Answer, error) {
 	return Answer{Message: m, Status: status}, nil
 }
 
-// inlineBytes is the maximum size up to which an answer is rewritten without waiting for a time slice, in bytes.
+// inlineBytes is the largest size of an answer that is rewritten without waiting for a time slice, in bytes.
 const inlineBytes = 64 << 10

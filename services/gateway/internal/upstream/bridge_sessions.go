@@ -20,14 +20,13 @@ import (
 )
 
 const (
-	// maxRounds is the maximum number of times that a server may send requests to the client before it answers one
-	// request.
+	// maxRounds limits how often a server may send requests to the client before it answers one request.
 	maxRounds = 16
 	// maxState is the maximum size of the state that a server sends and the gateway must return. maxResponses is the
 	// maximum total size of the client's responses. Both are in bytes.
 	maxState     = 64 << 10
 	maxResponses = 4 << 20
-	// maxSubscribed is the maximum number of resources to which a session may be subscribed.
+	// maxSubscribed limits to how many resources a session may be subscribed.
 	maxSubscribed = 100
 )
 
@@ -38,7 +37,7 @@ func (s *Server) withSessions(ctx context.Context, key principal.Key, first Requ
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
 	client.rawCapabilities = first.Message.Capabilities.Of(first.Message.Raw)
-	under, answer, err := s.Open(ctx, key, Discover(client), first.Room)
+	under, answer, err := s.Open(ctx, key, Discover(client).OnBehalfOf(first.Person), first.Room)
 	if err != nil {
 		return nil, answer, err
 	}
@@ -50,7 +49,8 @@ func (s *Server) withSessions(ctx context.Context, key principal.Key, first Requ
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
 }
 
-// sessions provides a session over a connection to a stateless server. It is safe for concurrent use.
+// sessions is a connection that provides a session to the client although the server is stateless. It is safe for
+// concurrent use.
 type sessions struct {
 	Conn // a connection without sessions
 
@@ -123,8 +123,8 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 	}
 }
 
-// sentBefore returns the error for a request of which the server has received an earlier round trip. The error does not
-// match [ErrNeverSent], even if the last round trip was never sent.
+// sentBefore returns the error for a request if the server has received an earlier round trip of the request. The error
+// does not match [ErrNeverSent], even if the last round trip was never sent.
 func sentBefore(err error) error {
 	what := []error{ErrNoAnswer}
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
@@ -135,7 +135,7 @@ func sentBefore(err error) error {
 			what = append(what, reason)
 		}
 	}
-	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // see above
+	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // the error must not match ErrNeverSent
 }
 
 // members returns the `_meta` members that repeat the values that were negotiated for the session.
@@ -203,7 +203,8 @@ func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	return Wanted{Tools: true, Prompts: true, Resources: true, URIs: slices.Clone(b.uris)}, b.renewed
 }
 
-// errorAnswer returns an answer that contains an error from the gateway. It takes the place of the server's answer.
+// errorAnswer returns an answer that contains an error from the gateway. This answer takes the place of the server's
+// answer.
 func errorAnswer(req Request, code int, text string) (Answer, error) {
 	m, err := jsonrpc.ReadAnswer(Refused(req.ID(), code, text).message.Raw, jsonrpc.AnswerLimits())
 	return Answer{Message: m}, err
@@ -283,8 +284,8 @@ func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events
 	return params, nil
 }
 
-// registerRequest registers a request to the client under the given id. It stays registered until done is called. The
-// response arrives on the channel responses.
+// registerRequest registers a request to the client under the given id until done is called. The client's response
+// arrives on the returned channel.
 func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, done func()) {
 	key := jsonrpc.IDKey(id)
 	responses = make(chan *jsonrpc.Answer, 1)

@@ -21,12 +21,12 @@ import (
 
 const (
 	// parkedFor is how long a request waits for the client to repeat it with responses to the server's requests.
-	// maxParked is the maximum number of waiting requests per client and server.
+	// maxParked limits how many requests of one client wait at one server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
 	// gatherTime is how long the bridge waits for further requests from the server after it has received one.
 	gatherTime = 100 * time.Millisecond
-	// maxQuestions is the maximum number of a server's requests that may wait for responses during one call.
+	// maxQuestions limits how many requests of a server may wait for responses during one call.
 	maxQuestions = 16
 	// maxQuestion is the maximum size of a request from the server. maxGreeting is the maximum size of the server's
 	// response to initialize, which is stored. Both are in bytes.
@@ -43,7 +43,7 @@ func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first R
 	if claims == nil {
 		claims = []byte("{}")
 	}
-	under, answer, err := s.Open(ctx, key, initialize(mcp.Supported()[0], name, version, string(claims)), first.Room)
+	under, answer, err := s.Open(ctx, key, initialize(mcp.Supported()[0], name, version, string(claims)).OnBehalfOf(first.Person), first.Room)
 	if err != nil {
 		return nil, answer, err
 	}
@@ -146,8 +146,8 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request that may take more than one round trip. The function events receives the notifications that
-// belong to the request and that arrive during the first round trip.
+// begin sends a request that may take more than one round trip. The notifications that belong to the request and arrive
+// during the first round trip are passed to events.
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,

@@ -21,8 +21,8 @@ const (
 	// ends without an event, the delay doubles, up to reopenMost.
 	reopenFirst = time.Second
 	reopenMost  = time.Minute
-	// maxQueued is the maximum number of notifications that are queued for one client. maxNotice is the maximum size of
-	// a notification that is forwarded, in bytes.
+	// maxQueued limits how many notifications are queued for one client. maxNotice is the maximum size of a
+	// notification that is forwarded, in bytes.
 	maxQueued = 64
 	maxNotice = 64 << 10
 )
@@ -40,7 +40,7 @@ type listener struct {
 	once  sync.Once
 }
 
-// notifications says which notifications a subscription includes (MCP 2026-07-28, Subscriptions).
+// notifications contains the kinds of notifications that a subscription includes (MCP 2026-07-28, Subscriptions).
 type notifications struct {
 	Tools     bool     `json:"toolsListChanged,omitzero"`
 	Prompts   bool     `json:"promptsListChanged,omitzero"`
@@ -106,8 +106,8 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 
 var errSlow = errors.New("the client reads too slowly")
 
-// subscribeResource subscribes to one of the server's resources, or unsubscribes from it. The parameter method says
-// which of the two it does.
+// subscribeResource sends a request with the given method, which is resources/subscribe or resources/unsubscribe, for
+// one of the server's resources. It does not unsubscribe from a resource while another client is subscribed to it.
 func (b *stateless) subscribeResource(ctx context.Context, method, uri string, memory *limits.Memory) error {
 	params, err := json.Marshal(map[string]string{"uri": uri})
 	if err != nil {
@@ -185,8 +185,8 @@ func (b *stateless) removeListener(l *listener) {
 	b.mu.Unlock()
 }
 
-// stream passes the server's messages to the subscriptions until ctx is done. If the server's stream ends earlier, the
-// function opens it again.
+// stream passes the server's messages to the subscriptions until ctx is done. If the server's stream ends earlier, it
+// is opened again.
 func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 	defer memory.Close()
 	defer func() {

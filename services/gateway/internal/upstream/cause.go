@@ -26,6 +26,9 @@ type CauseError struct {
 	Detail string
 	// Lasts is true if the same request will fail until an operator makes a change.
 	Lasts bool
+	// SignIn is true if a person has to sign in at the server before it can be called on her behalf, or if it is not known
+	// on whose behalf it is called. The server itself has no fault.
+	SignIn bool
 	// RetryAfter is the time after which the same request may succeed, or 0 if that is not known.
 	RetryAfter time.Duration
 	// Err is the error that is logged at debug level. It is never nil.
@@ -37,6 +40,12 @@ func (c *CauseError) Error() string { return c.Err.Error() }
 
 // Unwrap returns Err.
 func (c *CauseError) Unwrap() error { return c.Err }
+
+// IsSignIn reports whether err means that a person has to sign in at the server, as [CauseError.SignIn] describes.
+func IsSignIn(err error) bool {
+	cause := CauseOf(err)
+	return cause != nil && cause.SignIn
+}
 
 // CauseOf returns the [CauseError] that err wraps, or nil if there is none.
 func CauseOf(err error) *CauseError {
@@ -68,8 +77,8 @@ type classedError struct {
 func (e classedError) Error() string   { return e.text }
 func (e classedError) Unwrap() []error { return e.under }
 
-// Network returns a short explanation for operators why a server was not reached. It returns "" if the reason is not
-// known.
+// Network returns a short explanation, for operators, of why a server was not reached. It returns "" if the reason is
+// not known.
 func Network(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is no such file"

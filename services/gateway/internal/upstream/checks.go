@@ -50,8 +50,8 @@ func BelongsToRequest(a *jsonrpc.Answer, token []byte) bool {
 	return a.Method != mcp.MethodProgress || jsonrpc.SameID(a.ProgressToken.Of(a.Raw), token)
 }
 
-// ClassOf returns the class of a request's error: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. An error that matches
-// neither of the first two has the class ErrNoAnswer.
+// ClassOf returns the class of a request's error, which is [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. An error that
+// matches neither of the first two has the class ErrNoAnswer.
 func ClassOf(err error) error {
 	for _, class := range []error{ErrNeverSent, ErrTimeout} {
 		if errors.Is(err, class) {

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxInFlight is the maximum number of requests in flight per server.
+	// maxInFlight limits how many requests to one server may be in flight.
 	maxInFlight = 4096
 	// maxFailures is the number of consecutive failed connections after which no requests are sent to the server for a
 	// while.
@@ -42,7 +42,7 @@ type circuitBreaker struct {
 	until    time.Time
 }
 
-// do calls the function request, unless requests are paused or too many are in flight.
+// do calls request, unless requests are paused or too many are in flight.
 func (h *circuitBreaker) do(request func() (Answer, error)) (answer Answer, err error) {
 	if err := h.begin(); err != nil {
 		return Answer{}, err
@@ -65,9 +65,9 @@ func (h *circuitBreaker) begin() error {
 	return nil
 }
 
-// end records that a request has ended. It uses err to update the count of failed connections. Any answer shows that
-// the server is reachable. The result of a request is ignored if the request was cancelled, or if something other than
-// the connection prevented the request from being sent.
+// end must be called when a request has ended. It uses err to update the count of failed connections. Any answer shows
+// that the server is reachable. The result of a request is ignored if the request was cancelled, or if something other
+// than the connection prevented the request from being sent.
 func (h *circuitBreaker) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -14,21 +14,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
 // A GatewayMessage is a message that the gateway itself writes and that needs no rule. Only the functions in this file
 // create a GatewayMessage. It consists of known fields. It contains data from a client only if the comment of the
 // function that creates it says so. The zero value contains no message and is never sent.
-type GatewayMessage struct{ message *jsonrpc.Message }
+type GatewayMessage struct {
+	message *jsonrpc.Message
+	person  principal.Key
+}
+
+// OnBehalfOf returns the message as a message on behalf of a person. This is only for messages that open a session, as
+// the documentation of [Request.Person] describes.
+func (o GatewayMessage) OnBehalfOf(person principal.Key) GatewayMessage {
+	o.person = person
+	return o
+}
 
 // Request returns the message as a request. traceParent is a W3C traceparent, which may be empty. memory is the budget
-// for the answer, as described in the documentation of the type [Request].
+// for the answer, as described at [Request].
 func (o GatewayMessage) Request(traceParent string, memory *limits.Memory) Request {
 	if o.message == nil {
 		o.message = new(jsonrpc.Message)
 	}
-	return Request{Message: o.message, TraceParent: traceParent, Room: memory}
+	return Request{Message: o.message, TraceParent: traceParent, Room: memory, Person: o.person}
 }
 
 // inTrace returns the message as a request that belongs to the trace of ctx.
@@ -62,8 +73,8 @@ func initialize(version, client, clientVersion, claims string) GatewayMessage {
 	return gatewayRequest(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+clientInfo(client, clientVersion)+`}`)
 }
 
-// A Client describes the client in a request without a session (MCP 2026-07-28): its capabilities, name and version.
-// The name and the version are limited as in [Initialize]. A nil Client adds no members to a request.
+// A Client contains the capabilities, the name and the version of a client. A request without a session contains them
+// (MCP 2026-07-28). The name and the version are limited as in [Initialize]. A nil Client adds no members to a request.
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
@@ -95,8 +106,8 @@ func clientInfo(client, version string) string {
 }
 
 // Discover returns the request that asks a server for its revisions and capabilities.
-func Discover(of *Client) GatewayMessage {
-	return gatewayRequest(mcp.MethodDiscover, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
+func Discover(client *Client) GatewayMessage {
+	return gatewayRequest(mcp.MethodDiscover, `{`+strings.TrimSuffix(client.meta(), ",")+`}`)
 }
 
 // Wanted says which notifications a stream must contain.
@@ -108,27 +119,27 @@ type Wanted struct {
 
 // Subscribe returns the request for a stream that contains the wanted notifications. id is the raw id of the client's
 // request. The request to the server has the same id, because the messages on the stream refer to it.
-func Subscribe(id []byte, of *Client, wanted Wanted) GatewayMessage {
+func Subscribe(id []byte, client *Client, wanted Wanted) GatewayMessage {
 	uris, err := json.Marshal(wanted.URIs)
 	if err != nil { // the URIs were read from JSON, so this cannot fail
 		uris = []byte("[]")
 	}
 	return newGatewayMessage(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s"notifications":{"toolsListChanged":%t,"promptsListChanged":%t,"resourcesListChanged":%t,"resourceSubscriptions":%s}}}`,
-		id, mcp.MethodListen, of.meta(), wanted.Tools, wanted.Prompts, wanted.Resources, uris))
+		id, mcp.MethodListen, client.meta(), wanted.Tools, wanted.Prompts, wanted.Resources, uris))
 }
 
 // ListTools returns the request for one page of the tools list. If cursor is empty, this is the first page. Otherwise
-// it is the page at that cursor, which the server has issued. The parameter of describes the client in a request
-// without a session, and is nil in a session.
-func ListTools(cursor string, of *Client) GatewayMessage {
+// it is the page at that cursor, which the server has issued. In a session, client must be nil, because initialize has
+// already described the client.
+func ListTools(cursor string, client *Client) GatewayMessage {
 	if cursor == "" {
-		return gatewayRequest(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
+		return gatewayRequest(mcp.MethodToolsList, `{`+strings.TrimSuffix(client.meta(), ",")+`}`)
 	}
 	quoted, err := jsontext.AppendQuote(nil, cursor)
 	if err != nil { // the cursor was read from JSON, so this cannot fail
 		quoted = []byte(`""`)
 	}
-	return gatewayRequest(mcp.MethodToolsList, `{`+of.meta()+`"cursor":`+string(quoted)+`}`)
+	return gatewayRequest(mcp.MethodToolsList, `{`+client.meta()+`"cursor":`+string(quoted)+`}`)
 }
 
 // Initialized returns the notification that completes the opening of a session.
@@ -179,12 +190,12 @@ func newGatewayMessage(text string) GatewayMessage {
 	if err != nil {
 		m = new(jsonrpc.Message)
 	}
-	return GatewayMessage{m}
+	return GatewayMessage{message: m}
 }
 
-// cleanClientText returns the allowed characters of text. The parameter most is the maximum length of the result in
-// bytes. If text contains no allowed character, cleanClientText returns "unknown".
-func cleanClientText(text string, most int) string {
+// cleanClientText returns the allowed characters of text, truncated to maxBytes. If text contains no allowed character,
+// cleanClientText returns "unknown".
+func cleanClientText(text string, maxBytes int) string {
 	allowed := strings.Map(func(r rune) rune {
 		switch {
 		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', strings.ContainsRune(clientText, r):
@@ -193,7 +204,7 @@ func cleanClientText(text string, most int) string {
 			return -1
 		}
 	}, text)
-	allowed = strings.TrimSpace(allowed[:min(len(allowed), most)])
+	allowed = strings.TrimSpace(allowed[:min(len(allowed), maxBytes)])
 	if allowed == "" {
 		return "unknown"
 	}

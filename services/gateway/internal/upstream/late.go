@@ -29,9 +29,9 @@ type late struct {
 	built Transport
 	// underWay is the attempt in progress, or nil if there is none.
 	underWay *lateAttempt
-	// failure is the error of the last attempt. The field failed is the time at which that attempt ended.
-	failure error
-	failed  time.Time
+	// failure is the error of the last attempt. failedAt is the time at which that attempt ended.
+	failure  error
+	failedAt time.Time
 }
 
 // lateAttempt is one attempt to build the transport. The results of the attempt are set before done is closed.
@@ -42,9 +42,9 @@ type lateAttempt struct {
 	err   error
 }
 
-// Late returns a transport of the given kind. The transport calls the function build when a session is opened. If build
-// fails, it is called again for a later session. One call to build serves all sessions that wait for it. The errors of
-// build should wrap a [CauseError]. The context that build receives is cancelled when the transport is closed.
+// Late returns a transport of the given kind. The transport calls build when a session is opened. If build fails, it is
+// called again for a later session. One call to build serves all sessions that wait for it. The errors of build should
+// wrap a [CauseError]. The context that build receives is cancelled when the transport is closed.
 func Late(kind string, build func(ctx context.Context) (Transport, error)) Transport {
 	closing, stop := context.WithCancelCause(context.Background())
 	return &late{kind: kind, build: build, closing: closing, stop: stop}
@@ -72,7 +72,7 @@ func (l *late) transport(ctx context.Context) (Transport, error) {
 	case l.closing.Err() != nil:
 		defer l.mu.Unlock()
 		return nil, ErrShutdown
-	case l.failure != nil && time.Since(l.failed) < latePause:
+	case l.failure != nil && time.Since(l.failedAt) < latePause:
 		defer l.mu.Unlock()
 		return nil, l.failure
 	}
@@ -95,7 +95,7 @@ func (l *late) try(attempt *lateAttempt) {
 	built, err := l.build(l.closing)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.built, l.failure, l.failed, l.underWay = built, err, time.Now(), nil
+	l.built, l.failure, l.failedAt, l.underWay = built, err, time.Now(), nil
 	attempt.built, attempt.err = built, err
 	close(attempt.done)
 	if err == nil {

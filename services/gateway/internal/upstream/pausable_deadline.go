@@ -6,42 +6,41 @@ import (
 	"time"
 )
 
-// maxPaused is the maximum total time for which a server may wait for its client during one call.
+// maxPaused limits how long a server may wait for its client during one call, in total.
 const maxPaused = time.Hour
 
 // PausableDeadline limits how long a server works on a call. The time during which the server waits for the client does
 // not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
 type PausableDeadline struct {
 	mu sync.Mutex
-	// work and wait are how much longer the server may work and wait, measured from the time in the field since.
-	// waiting is the number of the server's requests that wait for the client.
+	// since is the time of the last update. work and wait are how much longer the server may work and wait, counted
+	// from since. waiting is the number of the server's requests that wait for the client.
 	work, wait time.Duration
 	since      time.Time
 	// limit is the maximum working time without progress. maxWork is the maximum total working time. worked is the
-	// total working time until the time in the field since.
+	// total working time until since.
 	limit, maxWork, worked time.Duration
 	paused                 time.Duration
 	waiting                int
 	timer                  *time.Timer // nil while there is no limit
 }
 
-// Begin starts to measure the time of a call. It must be called once. When the server's working time reaches the
-// parameter limit, the function end is called with the cause [context.DeadlineExceeded], unless [PausableDeadline.Stop]
-// was called before. Each progress report restarts this working time. The total working time is limited to the parameter
-// most, or to limit if most is less than limit.
-func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) {
+// Begin starts to measure the time of a call. It must be called once. When the server has worked for limit without
+// reporting progress, cancel is called with the cause [context.DeadlineExceeded], unless [PausableDeadline.Stop] was
+// called before. The total working time is limited to maxTotal, or to limit if maxTotal is less than limit.
+func (p *PausableDeadline) Begin(limit, maxTotal time.Duration, cancel context.CancelCauseFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
-	p.limit, p.maxWork, p.worked = limit, max(limit, most), 0
+	p.limit, p.maxWork, p.worked = limit, max(limit, maxTotal), 0
 	first := limit
 	if p.waiting > 0 { // a request on the session's stream may wait before this call is sent
 		first = p.wait
 	}
-	p.timer = time.AfterFunc(first, func() { end(context.DeadlineExceeded) })
+	p.timer = time.AfterFunc(first, func() { cancel(context.DeadlineExceeded) })
 }
 
-// Stop ends the measurement. Without a measurement, it does nothing.
+// Stop ends the measurement. If no measurement is running, it does nothing.
 func (p *PausableDeadline) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,8 +50,8 @@ func (p *PausableDeadline) Stop() {
 	}
 }
 
-// Pause pauses the deadline while the server waits for the client. The returned function resume continues the deadline.
-// The caller must call resume once.
+// Pause pauses the deadline while the server waits for the client. The returned function continues the deadline. The
+// caller must call it once.
 func (p *PausableDeadline) Pause() (resume func()) {
 	if p == nil {
 		return func() {}
@@ -83,9 +82,9 @@ func (p *PausableDeadline) Progressed() {
 	}
 }
 
-// Worked returns the server's total working time. most is true if progress could extend the deadline and the server has
-// used the maximum total working time.
-func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
+// Worked returns the server's total working time. isExhausted is true if progress could extend the deadline and the
+// server has used the maximum total working time.
+func (p *PausableDeadline) Worked() (worked time.Duration, isExhausted bool) {
 	if p == nil {
 		return 0, false
 	}
@@ -97,17 +96,17 @@ func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
 	return worked, p.maxWork > p.limit && worked >= p.maxWork
 }
 
-// addWaiting adds the parameter by to the number of requests that wait for the client, and sets the timer to the
-// remaining time.
-func (p *PausableDeadline) addWaiting(by int) {
+// addWaiting adds change, which may be negative, to the number of requests that wait for the client. It then sets the
+// timer to the remaining time.
+func (p *PausableDeadline) addWaiting(change int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.update(by, false)
+	p.update(change, false)
 }
 
 // update implements addWaiting. If progressed is true, it also restarts the server's working time. The caller must hold
 // the lock.
-func (p *PausableDeadline) update(by int, progressed bool) {
+func (p *PausableDeadline) update(change int, progressed bool) {
 	now := time.Now()
 	spent, took := &p.work, now.Sub(p.since)
 	if p.waiting > 0 {
@@ -118,7 +117,7 @@ func (p *PausableDeadline) update(by int, progressed bool) {
 	}
 	*spent -= took
 	p.since = now
-	p.waiting += by
+	p.waiting += change
 	if progressed {
 		p.work = min(p.limit, p.maxWork-p.worked)
 	}

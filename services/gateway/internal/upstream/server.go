@@ -104,7 +104,7 @@ func (s *Server) LastErrorInDetail() string {
 }
 
 // Open sends hello to open a session for a principal. The request belongs to the trace of ctx. Open returns the session
-// and the server's answer. The parameter memory and the errors are the same as for [Session.SendRequest].
+// and the server's answer. memory has the same meaning as in [Session.SendRequest], and the errors are also the same.
 func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
 	req := hello.inTrace(ctx, memory)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {

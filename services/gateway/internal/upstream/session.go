@@ -42,9 +42,9 @@ type Session struct {
 	err error
 }
 
-// OpenLater returns a session that its first request opens. To open it, that request calls the function open with a
-// memory budget for the answer. If open fails, the next request tries again. Until the session is open, notifications
-// are dropped. When the session has been opened, whenOpen is called unless it is nil.
+// OpenLater returns a session that its first request opens. To open it, that request calls open with a memory budget
+// for the answer. If open fails, the next request tries again. Until the session is open, notifications are dropped.
+// When the session has been opened, whenOpen is called unless it is nil.
 func (s *Server) OpenLater(open func(context.Context, *limits.Memory) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
@@ -212,8 +212,7 @@ func (s *Session) ensureOpen(ctx context.Context, of *limits.Memory) (Conn, erro
 	return nil, errors.Join(ErrClosed, opened.Close(ctx))
 }
 
-// record calls the function request. It records the outcome in the metrics, in the server's health and as the server's
-// last error.
+// record runs request and stores the outcome in the metrics, in the server's health and as the server's last error.
 func (s *Server) record(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	begin := time.Now()
 	answer, err := s.circuit.do(request)
@@ -229,9 +228,10 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 }
 
 // isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway has not sent the
-// request, if the gateway or the client has ended the request, or if the server supports only another revision.
+// request, if the gateway or the client has ended the request, if a person has to sign in at the server, or if the
+// server supports only another revision.
 func isNotServerFault(err error) bool {
-	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
+	return IsSignIn(err) || slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {

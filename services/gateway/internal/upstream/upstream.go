@@ -34,8 +34,8 @@ var (
 const (
 	// MaxMessage is the maximum size of a message that the gateway accepts from a server, in bytes.
 	MaxMessage = 16 << 20
-	// MaxEvents is the maximum number of messages that a server may send before the answer to one request. Messages that
-	// no client receives also count.
+	// MaxEvents limits how many messages a server may send before the answer to one request. Messages that no client
+	// receives also count.
 	MaxEvents = 100_000
 	// MaxStream is the maximum total size of one answer and the messages before it, in bytes.
 	MaxStream = 64 << 20
@@ -97,7 +97,7 @@ type Transport interface {
 
 // A Starter is a [Transport] that starts processes.
 type Starter interface {
-	// StartingSince returns the time at which the oldest process start in progress has begun, for any principal. It
+	// StartingSince returns the time at which the oldest of the process starts in progress began, for any principal. It
 	// returns the zero time if no process is being started.
 	StartingSince() time.Time
 	// Notice returns a warning for operators about the processes. The problem that it describes does not make calls
@@ -107,11 +107,11 @@ type Starter interface {
 
 // A Conn is one session over a [Transport]. Only a [Session] uses it. It is safe for concurrent use.
 type Conn interface {
-	// Request sends a request and returns the answer. Until the answer arrives, it calls the function events with the
-	// server's messages, in order. These are notifications that belong to the request, and requests from the server.
-	// The caller must ensure that each request from the server gets a response. Request itself responds to pings. If
-	// events is nil, notifications are dropped and the server's requests are refused. Errors wrap [ErrNeverSent],
-	// [ErrTimeout] or [ErrNoAnswer].
+	// Request sends a request and returns the answer. Until the answer arrives, it passes the server's messages to
+	// events, in order. These are notifications that belong to the request, and requests from the server. The caller
+	// must ensure that each request from the server gets a response. Request itself responds to pings. If events is
+	// nil, notifications are dropped and the server's requests are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or
+	// [ErrNoAnswer].
 	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
 	// Notify sends a notification, or the response to a server's request. It returns the same errors as Request.
 	Notify(ctx context.Context, req Request) error
@@ -160,6 +160,10 @@ type Request struct {
 	// request's body is sent. If the renewal fails, nothing is sent, and the error of the request wraps the error of
 	// Renew and [ErrNeverSent]. If Permit is nil, the request is sent.
 	Permit Permit
+	// Person is the person on whose behalf a session is opened. All requests of the session use her account, if each
+	// person uses her own account of the server. It is the zero key if no person is known, and for requests that do not
+	// open a session.
+	Person principal.Key
 	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections of revision 2026-07-28.
 	Mirrored []Header
 	// May evaluates a server's request that the gateway would return to the client inside an answer. id is the request's

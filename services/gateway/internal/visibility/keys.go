@@ -7,9 +7,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// AppendKey appends a key that is equal for principals that the policy cannot distinguish on a server. The key does not
-// contain tokens or owners, because policy rules cannot match principals by them. It does not contain sessions or runs,
-// because permissions cannot depend on them.
+// AppendKey appends a key that is equal for all principals that the policy cannot distinguish on a server. The key
+// contains no tokens or owners, because policy rules cannot match them. It contains no sessions or runs, because
+// permissions cannot depend on them.
 func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = appendJudged(AppendPart(dst, server), p)
 	for _, behind := range p.GetChain() {
@@ -27,7 +27,7 @@ func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
 	return dst
 }
 
-// appendJudged appends the fields of a principal that policy rules can refer to.
+// appendJudged appends the fields of a principal to which policy rules can refer.
 func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	dst = AppendPart(dst, p.GetTenant())
 	dst = AppendPart(dst, p.GetSubject())
@@ -38,7 +38,7 @@ func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	return appendParts(dst, p.GetScopes())
 }
 
-// appendParts appends the number of texts and each of them.
+// appendParts appends the number of texts and then each text.
 func appendParts(dst []byte, texts []string) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(texts)), 10), ':')
 	for _, text := range texts {
@@ -47,7 +47,8 @@ func appendParts(dst []byte, texts []string) []byte {
 	return dst
 }
 
-// AppendPart appends the length and the bytes of text, so that different sequences of parts have different keys.
+// AppendPart appends the length and the bytes of a text. Because of the length, different sequences of texts have
+// different keys.
 func AppendPart[T string | []byte](dst []byte, text T) []byte {
 	dst = strconv.AppendInt(dst, int64(len(text)), 10)
 	dst = append(dst, ':')

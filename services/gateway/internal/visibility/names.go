@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// maxName is the maximum length of a prompt's name or a resource's URI in requests to the policy service, in bytes. A
-// longer name cannot be used in a request to a server.
+// maxName limits the length of a prompt's name or a resource's URI, in bytes. A longer name is never visible, because
+// it cannot be used in a request to a server.
 const maxName = 4096
 
-// Names asks the policy service which names in a list's result the caller may see, such as the URIs in the result of
-// resources/list. A name that is empty or has more than 4096 bytes is not visible. If Names fails, it returns
-// [ErrPolicy] or [ErrBusy].
+// Names asks the policy service which names in the result of a list method the caller may see, for example which URIs
+// in the result of resources/list. A name that is empty or has more than 4096 bytes is not visible. If Names fails, it
+// returns [ErrPolicy] or [ErrBusy].
 func (v *Visibility) Names(ctx context.Context, c Caller, method string, names []string) (map[string]bool, error) {
 	visible := make(map[string]bool, len(names))
 	var asked []string
@@ -43,7 +43,7 @@ func (v *Visibility) Names(ctx context.Context, c Caller, method string, names [
 		for i, name := range part {
 			visible[name] = resp.GetVisible()[i]
 		}
-		stint.Part() // if policy runs in this process, this lets waiting calls run before the next request
+		stint.Part() // lets waiting calls run first if the policy service is in this process
 	}
 	return visible, nil
 }

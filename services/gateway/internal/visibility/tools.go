@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// maxFilters is the maximum number of lists that the policy service filters at a time. maxFiltersEach is the
-	// maximum number for one person.
+	// maxFilters limits how many lists the policy service filters at the same time. maxFiltersEach limits how many of
+	// them belong to one person.
 	maxFilters     = 64
 	maxFiltersEach = 2
-	// maxToolName is the maximum length of a tool's name in bytes. MCP does not allow longer names, so tools with
-	// longer names are hidden without a request to the policy service.
+	// maxToolName limits the length of a tool's name, in bytes. Tools with longer names, which MCP does not allow, are
+	// hidden without a request to the policy service.
 	maxToolName = 128
-	// maxPart is the maximum number of names in one request to the policy service. A longer list needs several
-	// requests, and all responses must have the same policy revision.
+	// maxPart limits how many names one request to the policy service contains. A longer list needs several requests,
+	// and all responses must have the same policy revision.
 	maxPart = 512
 )
 
 // Caller is the caller for which a server's list is filtered.
 type Caller struct {
 	// Principal is the authenticated caller, and is never nil. Session and Run are the session and the run of the
-	// caller's message. They are contained in the records of policy decisions.
+	// caller's message. The records of policy decisions contain them.
 	Principal    *identityv1.Principal
 	Session, Run string
-	// Owner is the principal whose quota the filtered list counts against.
+	// Owner is the principal whose quota limits how many lists are filtered at the same time.
 	Owner principal.Key
 	// Server is the configured name of the server.
 	Server string
@@ -50,20 +50,20 @@ func (c Caller) behalf(ctx context.Context) context.Context {
 
 // Tools contains the policy service's response about a list's tools for one caller.
 type Tools struct {
-	// Visible has an entry for each tool in the request to the policy service. The value is true if the caller may see
+	// Visible has an entry for each tool in the request to the policy service. The entry is true if the caller may see
 	// the tool.
 	Visible map[string]bool
 	// Revision is the policy revision of the response.
 	Revision string
-	// NeedsApproval reports whether at least one visible tool requires an approval for every call.
+	// NeedsApproval is true if at least one visible tool requires an approval for every call.
 	NeedsApproval bool
-	// Unaccepted reports whether a tool is hidden because its definition differs from the accepted definition, or
-	// because it is not known whether its definition was accepted.
+	// Unaccepted is true if a tool is hidden because its definition differs from the accepted definition, or because it
+	// is not known whether its definition was accepted.
 	Unaccepted bool
-	// Changed contains the tools whose definition differs from the accepted definition.
+	// Changed contains the tools whose definitions differ from the accepted definitions.
 	Changed map[string]bool
 
-	// hidesSome reports whether a tool is not visible.
+	// hidesSome is true if at least one tool is not visible.
 	hidesSome bool
 }
 
@@ -72,7 +72,7 @@ func (t *Tools) Hides(tool jsonrpc.Tool) bool { return !t.Visible[tool.Name] }
 
 // Digests returns the digests of the visible and the changed tools. The policy service evaluates a session's calls with
 // the definitions that the server lists to this session, even if the server lists other definitions to other sessions.
-// A changed tool without a known digest gets a digest that matches no definition.
+// A changed tool without a known digest gets a digest that matches no definition, so that calls to it are denied.
 func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	if !t.hidesSome {
 		return known
@@ -91,9 +91,9 @@ func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	return out
 }
 
-// Tools asks the policy service which tools of a list the caller may see. It also hides tools with a name that is
-// listed twice, because clients may use either definition. It also hides a server's tool that has the name of the
-// gateway's own tool. If Tools fails, it returns [ErrPolicy] or [ErrBusy].
+// Tools asks the policy service which tools of a list the caller may see. It also hides tools whose name the list
+// contains twice, because clients may use either definition, and a server's tool that has the name of the gateway's own
+// tool. If Tools fails, it returns [ErrPolicy] or [ErrBusy].
 func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *toolreport.Response) (*Tools, error) {
 	asked, listed := toolRefs(list, known)
 	done, err := v.filters.Acquire(ctx, c.Owner)
@@ -117,13 +117,13 @@ func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, 
 		for _, t := range resp.GetTools() {
 			out.add(t, listed[t.GetName()] == 1)
 		}
-		stint.Part() // if policy runs in this process, this lets waiting calls run before the next request
+		stint.Part() // lets waiting calls run first if the policy service is in this process
 	}
 	return out, nil
 }
 
-// toolRefs returns the references to the tools of a list for the request to the policy service. It also returns how
-// often each name occurs in the list.
+// toolRefs returns the references to a list's tools for the request to the policy service. It also returns how often
+// each name occurs in the list.
 func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv1.ToolRef, listed map[string]int) {
 	listed = make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
@@ -137,8 +137,7 @@ func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv
 	return refs, listed
 }
 
-// add adds the policy service's response for one tool. unique reports whether the tool's name occurs only once in the
-// list.
+// add adds the policy service's response about one tool. unique is true if the list contains the tool's name only once.
 func (t *Tools) add(tool *policyv1.ToolVisibility, unique bool) {
 	visible, code := tool.GetVisible() && unique, tool.GetCode()
 	changed := !visible && code == commonv1.Code_CODE_TOOL_CHANGED

@@ -8,15 +8,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/lru"
 )
 
-// maxViews is the maximum number of cached views. maxViewNames is the maximum total number of tool names in all cached
-// views.
+// maxViews limits how many views are cached. maxViewNames limits how many tool names all cached views contain together.
 const (
 	maxViews     = 10_000
 	maxViewNames = 500_000
 )
 
-// views caches which tools in the gateway's own lists each caller may see. [AppendKey] creates the keys. It is safe for
-// concurrent use.
+// views caches which tools in the gateway's own lists each caller may see. [AppendKey] creates the keys of the cache.
+// It is safe for concurrent use.
 type views struct{ *lru.Cache[string, *view] }
 
 func newViews() views {
@@ -35,7 +34,7 @@ func newView(tools *Tools, found *discovery.Result) *view {
 	return &view{Tools: tools, found: weak.Make(found)}
 }
 
-// find returns the cached view of a list if the view has the given policy revision, or nil if there is no such view.
+// find returns the cached view of a list if the view has the given policy revision. Otherwise it returns nil.
 func (v views) find(key string, found *discovery.Result, revision string) *Tools {
 	if cached, ok := v.Get(key); ok && cached.found == weak.Make(found) && cached.Revision == revision {
 		return cached.Tools

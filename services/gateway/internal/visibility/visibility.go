@@ -21,20 +21,20 @@ import (
 const (
 	// policyTimeout is the timeout of one request to the policy service.
 	policyTimeout = 2 * time.Second
-	// maxCached is the maximum number of servers with cached responses, for one principal and the principals that act
-	// for it. maxOwners is the maximum number of principals with cached responses. If a limit is exceeded, cached
-	// responses are removed, and the policy service is asked again when they are needed.
+	// maxCached limits for how many servers responses are cached for one principal and the principals that act for it.
+	// maxOwners limits for how many principals responses are cached. If a limit is exceeded, cached responses are
+	// removed, and the policy service is asked again when they are needed.
 	maxCached = 256
 	maxOwners = 10_000
-	// maxMethods is the maximum number of methods that are cached for one caller on one server. It is limited because a
-	// server can send notifications with any method.
+	// maxMethods limits for how many methods responses are cached for one caller on one server. The limit is necessary
+	// because a server can send notifications with any method.
 	maxMethods = 256
-	// retryAfter is the time during which a method is treated as not allowed because a request to the policy service
-	// about the method has failed.
+	// retryAfter is how long a method is treated as not allowed after a request to the policy service about the method
+	// has failed.
 	retryAfter = 5 * time.Second
 )
 
-// These are errors that methods of [Visibility] return. Compare with errors.Is.
+// The methods of [Visibility] return these errors. Compare them with errors.Is.
 var (
 	// ErrPolicy means that the policy service has given no usable answer. The caller must be treated as if the policy
 	// allowed nothing.
@@ -45,31 +45,31 @@ var (
 
 // Access contains the permissions of a caller on a server. The zero value allows nothing.
 type Access struct {
-	// MayCall reports whether the policy could allow at least one call, with or without an approval. If MayCall is
-	// false, no request from the caller may reach the server.
+	// MayCall is true if the policy could allow at least one call, with or without an approval. If it is false, no
+	// request from the caller may reach the server.
 	MayCall bool
-	// HidesNone is true if no tool is hidden from the caller.
+	// HidesNone is true if the caller may see all tools.
 	HidesNone bool
 	// PromptNamesIgnored is true if no rule distinguishes prompts by name, so that lists of prompts need no filter.
-	// ResourceNamesIgnored has the same meaning for resources.
+	// ResourceNamesIgnored is the same for resources.
 	PromptNamesIgnored, ResourceNamesIgnored bool
-	// Methods contains the methods of [mcp.OfferedMethods] that the policy does not deny to the caller.
+	// Methods contains those methods in [mcp.OfferedMethods] that the policy does not deny to the caller.
 	Methods []string
-	// Hidden reports whether a request to the server must be answered as if the server did not exist. This is the case
-	// if the policy allows the caller nothing on the server, hides a part of the server, and no list shows the caller a
+	// Hidden is true if a request to the server must be answered as if the server did not exist. This is the case if
+	// the policy allows the caller nothing on the server, hides a part of the server, and no list shows the caller a
 	// tool of the server.
 	Hidden bool
-	// Revision is the policy revision of the response, in hex.
+	// Revision is the policy revision of the response, in hexadecimal digits.
 	Revision string
 
 	extra *methods
 }
 
-// Has reports whether the caller may use a method of [mcp.OfferedMethods]. The caller may use the methods that the
-// policy does not deny.
+// Has reports whether the caller may use a method in [mcp.OfferedMethods], because the policy does not deny it.
 func (a Access) Has(method string) bool { return slices.Contains(a.Methods, method) }
 
-// methods caches whether methods that are not in [mcp.OfferedMethods] could be allowed. It is safe for concurrent use.
+// methods caches whether the policy could allow methods that are not in [mcp.OfferedMethods]. It is safe for concurrent
+// use.
 type methods struct {
 	mu      sync.Mutex
 	allowed map[string]bool
@@ -78,7 +78,7 @@ type methods struct {
 // Deps are the dependencies of a [Visibility]. Every field is required.
 type Deps struct {
 	Policy policyv1.PolicyServiceClient
-	// Revision returns the active policy revision, or "" if it is not known. Cached responses from other revisions are
+	// Revision returns the active policy revision, or "" if it is not known. Cached responses with other revisions are
 	// not used.
 	Revision func() string
 	Log      *slog.Logger
@@ -107,8 +107,8 @@ func New(deps Deps) (*Visibility, error) {
 	return &Visibility{deps: deps, views: newViews(), filters: filters, access: make(map[principal.Key]map[string]Access)}, nil
 }
 
-// Access returns a principal's permissions on a server. It returns an error if the policy service has not answered. The
-// principal must then be treated as if the policy allowed nothing.
+// Access returns a principal's permissions on a server. It returns an error if the policy service has not answered. In
+// that case, the principal must be treated as if the policy allowed nothing.
 func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server string) (Access, error) {
 	active := v.deps.Revision()
 	var space [256]byte
@@ -133,8 +133,9 @@ func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server
 	return access, nil
 }
 
-// MayUse reports whether a principal could be allowed to use a method outside [mcp.OfferedMethods] on a server. It
-// returns false if the policy service does not answer, or if too many methods were used.
+// MayUse reports whether the policy could allow a principal to use a method that is not in [mcp.OfferedMethods] on a
+// server. It returns false if the policy service does not answer, or if responses about too many other methods are
+// cached.
 func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server, method string) bool {
 	access, err := v.Access(ctx, p, server)
 	if err != nil || !access.MayCall || access.extra == nil {

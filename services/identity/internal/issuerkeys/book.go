@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// renewAfter is the time after which keys are fetched again.
+	// renewAfter is how long keys are used before they are fetched again.
 	renewAfter = 10 * time.Minute
-	// maxAge is the time for which keys are used if they can't be fetched again.
+	// maxAge is how long keys are used if they can't be fetched again.
 	maxAge = 24 * time.Hour
 	// minPause is the minimum time between two fetches because of unknown keys, and the maximum pause after a failed
 	// fetch.
@@ -28,7 +28,7 @@ const (
 
 // Status is the state of an issuer's keys.
 type Status struct {
-	// Keys is empty if the keys have never been fetched, or are too old.
+	// Keys contains the fetched keys. It is empty if the keys have never been fetched, or are too old.
 	Keys []*identityv1.IssuerKey
 	// Fetched is the time of the last successful fetch, or zero.
 	Fetched time.Time
@@ -48,7 +48,8 @@ type Book struct {
 // entry is the state of one issuer.
 type entry struct {
 	Status
-	// tried is the time at which the last fetch began. pause is the time from the start of a failed fetch to the next.
+	// tried is the time at which the last fetch began. pause is the time from the start of a failed fetch to the start of
+	// the next fetch.
 	tried time.Time
 	pause time.Duration
 	// requested is the time at which the last fetch because of an unknown key began.
@@ -57,13 +58,13 @@ type entry struct {
 	fetching chan struct{}
 }
 
-// NewBook returns a book without issuers. The function fetch fetches keys, for example [Fetch]. The function changed is
-// called after the keys of an issuer have changed.
+// NewBook returns a book without issuers. fetch fetches keys, as [Fetch] does. changed is called after the keys of an
+// issuer have changed.
 func NewBook(fetch func(context.Context, Source) ([]*identityv1.IssuerKey, error), changed func()) *Book {
 	return &Book{fetch: fetch, changed: changed, issuers: make(map[Source]*entry)}
 }
 
-// Use replaces the issuers. It keeps the keys of issuers that stay.
+// Use replaces the issuers. The book keeps the keys of issuers that it already contains.
 func (b *Book) Use(sources []Source) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

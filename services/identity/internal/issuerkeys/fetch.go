@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// fetchTimeout is the timeout of one fetch, with the issuer's metadata.
+// fetchTimeout limits how long it takes to fetch an issuer's metadata and keys.
 const fetchTimeout = 10 * time.Second
 
 // Source says where the keys of an issuer are.
@@ -33,8 +33,8 @@ type Source struct {
 	CA string
 }
 
-// Fetch returns the keys of an issuer. Without [Source.KeySet] it reads the issuer's metadata first. The metadata must
-// name the same issuer, otherwise they belong to another one (RFC 8414, section 3.3).
+// Fetch returns the keys of an issuer. If [Source.KeySet] is empty, it reads the issuer's metadata first. The metadata
+// must name the same issuer, because they otherwise belong to another issuer (RFC 8414, section 3.3).
 func Fetch(ctx context.Context, from Source) ([]*identityv1.IssuerKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -85,7 +85,7 @@ func NewClient(ca string) (*http.Client, error) {
 		ResponseHeaderTimeout: fetchTimeout,
 		ForceAttemptHTTP2:     true,
 	}
-	// A redirect could lead to keys that the issuer does not control, or take a client secret to another server.
+	// A redirect could lead to keys that the issuer does not control, or send a client secret to another server.
 	refuseRedirect := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &http.Client{Transport: transport, CheckRedirect: refuseRedirect}, nil
 }

@@ -23,7 +23,7 @@ type Metadata struct {
 	DeviceEndpoint        string   `json:"device_authorization_endpoint"`
 	TokenAuthMethods      []string `json:"token_endpoint_auth_methods_supported"`
 	SubjectTypes          []string `json:"subject_types_supported"`
-	// SendsIssuer says that authorization responses contain the parameter `iss` (RFC 9207, section 3).
+	// SendsIssuer is true if authorization responses contain the parameter `iss` (RFC 9207, section 3).
 	SendsIssuer bool `json:"authorization_response_iss_parameter_supported"`
 }
 
@@ -64,16 +64,17 @@ func FetchMetadata(ctx context.Context, from Source) (Metadata, error) {
 	return m, nil
 }
 
-// metadataURLs returns the URLs of an issuer's metadata: OpenID Connect Discovery 1.0, section 4, and RFC 8414, section
-// 3. RFC 8414 inserts its path between the host and the path of the issuer.
+// metadataURLs returns the URLs of an issuer's metadata. OpenID Connect Discovery 1.0, section 4, defines the first
+// URL, and RFC 8414, section 3, defines the second. RFC 8414 inserts its path between the host and the path of the
+// issuer.
 func metadataURLs(of *url.URL) []string {
 	path := strings.TrimSuffix(of.Path, "/")
 	root := of.Scheme + "://" + of.Host
 	return []string{root + path + "/.well-known/openid-configuration", root + "/.well-known/oauth-authorization-server" + path}
 }
 
-// fetchMetadata passes the metadata of an issuer to the function read. If read returns an error, it tries the next URL.
-// The metadata must name the same issuer, otherwise they belong to another one (RFC 8414, section 3.3).
+// fetchMetadata passes the metadata of an issuer to read. If read returns an error, fetchMetadata tries the next URL.
+// The metadata must name the same issuer, because they otherwise belong to another issuer (RFC 8414, section 3.3).
 func fetchMetadata(ctx context.Context, client *http.Client, issuerURL string, read func(raw []byte) error) error {
 	of, err := url.Parse(issuerURL)
 	if err != nil {

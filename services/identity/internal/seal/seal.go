@@ -12,12 +12,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
 // keySize is the size of a key in bytes (AES-256).
 const keySize = 32
 
-// ErrOpen means that data were sealed with another key, for another purpose, or were changed.
+// ErrOpen means that data can't be decrypted, because they were sealed with another key or for another purpose, or were
+// changed.
 var ErrOpen = errors.New("the encrypted data can't be decrypted with the key of this mesh")
 
 // A Key encrypts data. It is safe for concurrent use.
@@ -57,15 +60,17 @@ func ReadOrCreate(path string) (*Key, error) {
 	return key, nil
 }
 
-// create writes a random key to a new file. The file is complete when it has its name, also after a power failure.
+// create writes a random key to a new file. The file is complete when it has its name. It exists also after a power
+// failure, because the tokens that are encrypted with the key would otherwise be lost.
 func create(path string) ([]byte, error) {
 	raw := make([]byte, keySize)
 	_, _ = rand.Read(raw) // never fails
 	text := []byte(hex.EncodeToString(raw) + "\n")
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	dir := filepath.Dir(path)
+	if err := makeDir(dir); err != nil {
 		return nil, err
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".key-*") // with mode 0600
+	file, err := os.CreateTemp(dir, ".key-*") // with mode 0600
 	if err != nil {
 		return nil, err
 	}
@@ -74,10 +79,30 @@ func create(path string) ([]byte, error) {
 	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return nil, err
 	}
-	return text, os.Rename(file.Name(), path)
+	if err := os.Rename(file.Name(), path); err != nil {
+		return nil, err
+	}
+	return text, datadir.SyncDir(dir)
 }
 
-// Seal encrypts data for a purpose, which [Key.Open] must repeat.
+// makeDir is like [os.MkdirAll], but syncs each directory in which it creates another one.
+func makeDir(dir string) error {
+	err := os.Mkdir(dir, 0o700)
+	if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
+		if err = makeDir(parent); err == nil {
+			err = os.Mkdir(dir, 0o700)
+		}
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return datadir.SyncDir(filepath.Dir(dir))
+}
+
+// Seal encrypts data for a purpose. [Key.Open] decrypts the data only if it is called with the same purpose.
 func (k *Key) Seal(data []byte, purpose string) []byte {
 	return k.aead.Seal(nil, nil, data, []byte(purpose)) //nolint:gosec // this AEAD adds a random nonce itself
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// MaxBlocksOfTenant is the maximum number of blocked callers of one tenant.
+// MaxBlocksOfTenant limits how many callers of one tenant are blocked.
 const MaxBlocksOfTenant = 1000
 
 var (
@@ -29,7 +29,7 @@ type Block struct {
 	Reason                     string
 }
 
-// Block stores a block, unless it exists, and returns the stored block. The result set contains all blocks. The error
+// Block stores a block, unless it exists, and returns the stored block. The returned set contains all blocks. The error
 // can be [ErrBlocksFull] or [sqlstore.ErrUnavailable].
 func (s *Store) Block(ctx context.Context, want Block) (stored Block, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -61,7 +61,7 @@ func (s *Store) Block(ctx context.Context, want Block) (stored Block, set TokenS
 	return stored, set, err
 }
 
-// Unblock deletes a block. The result set contains the blocks that stay. The error can be [ErrBlockUnknown] or
+// Unblock deletes a block. The returned set contains the remaining blocks. The error can be [ErrBlockUnknown] or
 // [sqlstore.ErrUnavailable].
 func (s *Store) Unblock(ctx context.Context, tenant, subject, client string) (set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -10,19 +10,19 @@ import (
 )
 
 const (
-	// MaxSessionsOfPerson is the maximum number of sessions that one person can have. If the person signs in again, the
+	// MaxSessionsOfPerson limits how many sessions one person has. If a person with so many sessions signs in again, the
 	// oldest session ends.
 	MaxSessionsOfPerson = 10
-	// MaxSessions is the maximum number of sessions in all tenants together. maxSessionGroups is the maximum total size of
-	// the groups and authentication context classes of all sessions, in bytes. These limits exist because all tokens are
-	// sent to each service in one message of at most 8 MiB.
+	// MaxSessions limits how many sessions exist in all tenants together. maxSessionGroups limits the total size of the
+	// groups and authentication context classes of all sessions, in bytes. These limits exist because all tokens are sent
+	// to each service in one message of at most 8 MiB.
 	MaxSessions      = 5000
 	maxSessionGroups = 2 << 20
-	// maxSignIns is the maximum number of sessions that one person can start in signInPeriod.
+	// maxSignIns limits how many sessions one person starts in signInPeriod.
 	maxSignIns   = 20
 	signInPeriod = time.Minute
-	// maxEndedSessions is the maximum number of ended sessions of one person that are stored. endedSessionLife is how long
-	// an ended session is stored.
+	// maxEndedSessions limits how many ended sessions of one person are stored. endedSessionLife is how long an ended
+	// session is stored.
 	maxEndedSessions = 20
 	endedSessionLife = 24 * time.Hour
 )
@@ -35,8 +35,8 @@ var (
 )
 
 // CreateSession stores a session of a person, which expires after the given time. If the person has too many sessions,
-// the oldest of them ends. The result set contains all tokens. The error can be [ErrTokenExists], [ErrSignInsTooOften],
-// [ErrSessionsFull] or [sqlstore.ErrUnavailable].
+// the oldest of them ends. The returned set contains all tokens. The error can be [ErrTokenExists],
+// [ErrSignInsTooOften], [ErrSessionsFull] or [sqlstore.ErrUnavailable].
 func (s *Store) CreateSession(ctx context.Context, want Token, life time.Duration) (created Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		created = want

@@ -98,10 +98,11 @@ func (s *Store) Import(ctx context.Context, tokens []Token) error {
 	})
 }
 
-// replicaLife is the time for which a replica that is no longer seen is stored.
+// replicaLife is how long a replica is stored after it was last seen.
 const replicaLife = 24 * time.Hour
 
-// ReportReplica stores the newest version of the tokens that all services that are connected to a replica use.
+// ReportReplica stores the newest version of the tokens that is used by all services that are connected to the given
+// replica.
 func (s *Store) ReportReplica(ctx context.Context, id string, version int64) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		now := sqlstore.Micros(tx.Now)
@@ -119,7 +120,7 @@ func (s *Store) ForgetReplicas(ctx context.Context) error {
 	})
 }
 
-// SaveKeys stores the keys of an issuer, which were fetched now. source is a digest of where the keys come from.
+// SaveKeys stores the keys of an issuer that have just been fetched. source identifies where the keys come from.
 func (s *Store) SaveKeys(ctx context.Context, source string, keys []byte) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO identity_keys (source, keys, fetched) VALUES ($1, $2, $3)
@@ -128,7 +129,7 @@ func (s *Store) SaveKeys(ctx context.Context, source string, keys []byte) error 
 	})
 }
 
-// Keys returns the stored keys of an issuer, and when they were fetched. Without stored keys, the time is zero.
+// Keys returns the stored keys of an issuer, and when they were fetched. If there are no stored keys, the time is zero.
 func (s *Store) Keys(ctx context.Context, source string) (keys []byte, fetched time.Time, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		var at int64
@@ -142,8 +143,9 @@ func (s *Store) Keys(ctx context.Context, source string) (keys []byte, fetched t
 	return keys, fetched, err
 }
 
-// LeaveReplica records that a replica stops, as if it was seen last before the given time. Services that were connected to
-// it accept tokens for a short time after that.
+// LeaveReplica records that a replica stops. It stores that the replica was last seen the given duration ago. A
+// revocation then waits for the replica only as long as services that were connected to the replica may still accept
+// tokens.
 func (s *Store) LeaveReplica(ctx context.Context, id string, before time.Duration) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE identity_replicas SET seen = $1 WHERE id = $2", sqlstore.Micros(tx.Now.Add(-before)), id)
@@ -167,8 +169,8 @@ func (s *Store) version(ctx context.Context, tx *sqlstore.Tx) (version int64, er
 	}
 }
 
-// nextVersion increases the version of the tokens. The version is at least the time in microseconds, so that a version is
-// not used twice if the database loses the last changes.
+// nextVersion increases the version of the tokens. The version is at least the current time in microseconds, so that no
+// version is used twice, even if the database loses the last changes.
 func (s *Store) nextVersion(ctx context.Context, tx *sqlstore.Tx) error {
 	var version int64
 	if err := tx.QueryRowContext(ctx, "SELECT version FROM identity_changes").Scan(&version); err != nil {

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// MaxTokensOfOwner is the maximum number of valid tokens that one owner can have.
+	// MaxTokensOfOwner limits how many valid tokens one owner has.
 	MaxTokensOfOwner = 50
-	// MaxTokensOfTenant is the maximum number of valid tokens that one tenant can have.
+	// MaxTokensOfTenant limits how many valid tokens one tenant has.
 	MaxTokensOfTenant = 1000
-	// MaxTokens is the maximum number of valid tokens in all tenants together.
+	// MaxTokens limits how many valid tokens all tenants together have.
 	MaxTokens = 2000
-	// maxEndedTokens is the maximum number of revoked or expired tokens that are stored for one tenant. It is also the
-	// maximum number of such tokens in a [TokenSet].
+	// maxEndedTokens limits how many revoked or expired tokens of one tenant are stored. It also limits how many such
+	// tokens a [TokenSet] contains.
 	maxEndedTokens = 1000
 )
 
-// These are errors about tokens. Use errors.Is to compare them.
+// These are errors about tokens. Use errors.Is to test for them.
 var (
 	// ErrTokenExists means that another token already has the requested name.
 	ErrTokenExists = errors.New("a token has this name, or had it and is still listed: choose another name")
@@ -47,12 +47,12 @@ var (
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
 	Groups                              []string
-	// Role is the role of the holder. Issuer and IssuerURL are the name and the identifier of the issuer at which the
-	// person has signed in. They are empty unless the token is a session.
+	// Role is the role of the holder. Issuer and IssuerURL are the name and the URL of the issuer at which the person has
+	// signed in. They are empty unless the token is a session.
 	Role              authv1.TokenRole
 	Issuer, IssuerURL string
 	// AuthTime is the time at which the person had authenticated at the issuer, and ACR is the authentication context
-	// class. They are zero if the issuer has not sent them, and if the token is not a session.
+	// class. They are zero if the issuer has not sent them, or if the token is not a session.
 	AuthTime time.Time
 	ACR      string
 	// Servers are the servers that the token gives access to. It is empty if the token gives access to all servers.
@@ -72,11 +72,11 @@ type Token struct {
 	RevokedByTenant, RevokedBy string
 }
 
-// PreviousSecret is a secret of a token that was replaced.
+// PreviousSecret is a replaced secret of a token.
 type PreviousSecret struct {
 	// SHA256 is the SHA-256 digest of the secret, in hexadecimal digits.
 	SHA256 string `json:"sha256"`
-	// Until is the time at which the secret ends.
+	// Until is the time until which the secret is valid.
 	Until time.Time `json:"until"`
 }
 
@@ -90,8 +90,8 @@ type TokenSet struct {
 	Blocks []Block
 }
 
-// CreateToken stores a token. The store sets the time of creation. The result set contains all tokens. The error can be
-// [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
+// CreateToken stores a token. The store sets the time of creation. The returned set contains all tokens. The error can
+// be [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
 func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		created = want
@@ -108,8 +108,8 @@ func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set
 	return created, set, err
 }
 
-// ImportConfigured stores tokens that the configuration contains. Either all tokens are stored, or none. The result set
-// contains all tokens. The error can be [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
+// ImportConfigured stores tokens that the configuration contains. Either all tokens are stored, or none. The returned
+// set contains all tokens. The error can be [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
 func (s *Store) ImportConfigured(ctx context.Context, want []Token) (stored []Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stored = slices.Clone(want)
@@ -213,7 +213,7 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 }
 
 // RevokeTokens revokes the selected tokens and returns them. A token that was already revoked stays unchanged. The
-// result set contains all tokens. The error can be [sqlstore.ErrUnavailable], or [ErrTokenUnknown] if no token is
+// returned set contains all tokens. The error can be [sqlstore.ErrUnavailable], or [ErrTokenUnknown] if no token is
 // selected.
 func (s *Store) RevokeTokens(ctx context.Context, r Revocation) (revoked []Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -253,13 +253,13 @@ func revokeToken(ctx context.Context, tx *sqlstore.Tx, t *Token, r *Revocation) 
 	return err
 }
 
-// Rotation replaces the secret of a token.
+// Rotation describes how the secret of a token is replaced.
 type Rotation struct {
 	Name string
 	// OperatorTenant is the tenant of the operator. Only a token of this tenant is changed, unless AnyTenant is true.
 	OperatorTenant string
 	AnyTenant      bool
-	// SHA256 is the digest of the new secret. Overlap is the time for which the old secret stays valid.
+	// SHA256 is the digest of the new secret. Overlap is how long the old secret stays valid.
 	SHA256  [32]byte
 	Overlap time.Duration
 	// Expires is the time at which the token expires. If it is zero, the token is valid from now for as long as it was
@@ -267,7 +267,7 @@ type Rotation struct {
 	Expires time.Time
 }
 
-// RotateToken replaces the secret of a token. The result set contains all tokens. The error can be [ErrTokenUnknown],
+// RotateToken replaces the secret of a token. The returned set contains all tokens. The error can be [ErrTokenUnknown],
 // [ErrTokenEnded], [ErrRotatedTooOften] or [sqlstore.ErrUnavailable].
 func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -308,12 +308,12 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 	return rotated, set, err
 }
 
-// maxPrevious is the maximum number of replaced secrets of a token that are valid at the same time.
+// maxPrevious limits how many replaced secrets of a token are valid at the same time.
 const maxPrevious = 4
 
 // previous returns the replaced secrets of a token after the rotation. A replaced secret never outlives the token as it
-// was before the rotation, or as it is after the rotation. Without an overlap, all replaced secrets end, because one of
-// them may be in wrong hands.
+// was before the rotation, or as it is after the rotation. If Overlap is zero, all replaced secrets end, because an
+// attacker may know one of them.
 func (r *Rotation) previous(t *Token, expires, now time.Time) ([]PreviousSecret, error) {
 	if r.Overlap == 0 {
 		return nil, nil
@@ -350,8 +350,7 @@ func (s *Store) changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant strin
 	return s.tokenSet(ctx, tx)
 }
 
-// UseTokens stores when tokens were last used. The parameter uses maps the names of tokens to times. UseTokens ignores
-// unknown names.
+// UseTokens stores when tokens were last used. uses maps the names of tokens to times. UseTokens ignores unknown names.
 func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for name, used := range uses {
@@ -363,8 +362,8 @@ func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error 
 	})
 }
 
-// TokensSince returns the tokens if they have changed since the version that the parameter known contains. Otherwise it
-// returns only the version. Version -1 is the version before the first change.
+// TokensSince returns the tokens if their version is not the known one. Otherwise it returns only the version. Version
+// -1 is the version before the first change.
 func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if set.Version, err = s.version(ctx, tx); err != nil || set.Version == known {

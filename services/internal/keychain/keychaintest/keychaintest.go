@@ -45,7 +45,7 @@ func StartBus(t testing.TB) string {
 		_ = c.Process.Kill()
 		_ = c.Wait()
 	})
-	line, err := bufio.NewReader(out).ReadString('\n') // the daemon listens
+	line, err := bufio.NewReader(out).ReadString('\n') // the daemon prints its address when it listens
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,14 +129,14 @@ func (s *Service) Unlock() {
 	_ = s.conn.Emit(prompt, iface+"Prompt.Completed", false, dbus.MakeVariant([]dbus.ObjectPath{collection}))
 }
 
-// Put stores a value under a name, in the same form as package keychain.
+// Put stores a value under a name, as package keychain does.
 func (s *Service) Put(name, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(map[string]string{"service": "sluice", "username": name}, []byte(value))
 }
 
-// Values returns the values of all entries by name.
+// Values returns a map from the names of all entries to their values.
 func (s *Service) Values() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -30,15 +30,15 @@ type caller struct {
 	name   string
 	conn   grpc.ClientConnInterface
 	behalf *identityv1.Principal
-	// refusal returns the code with which a method must refuse the caller according to the method's contract, or OK if
-	// the contract allows the caller.
+	// refusal returns the code with which a method must refuse the caller according to the method's options, or OK if the
+	// options allow the caller.
 	refusal func(*authv1.Callers) codes.Code
 }
 
 // CheckCallers calls every method of every service in a protobuf package, as every kind of caller. The kinds are each
 // service of the mesh with and without a principal, each kind of token, no token, and an unknown token. The requests
-// satisfy the contracts. Callers that the contract does not list must be refused. Other callers must receive
-// UNIMPLEMENTED, except from the methods whose full names the parameter implemented contains.
+// satisfy the constraints of the methods. A method must refuse callers that its options do not list. Other callers must
+// receive UNIMPLEMENTED, unless the method is one of the implemented methods, which are given by their full names.
 func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
 	t.Helper()
 	callers := s.callers(t)
@@ -145,7 +145,7 @@ func (c *caller) check(t *testing.T, method protoreflect.MethodDescriptor, imple
 		t.Fatalf("%s does not state its callers", method.FullName())
 	}
 	err := c.call(t, method)
-	if status.Code(err) == codes.Unavailable && rpc.Reason(err) == "" { // the server closes connections of strangers after 10 s
+	if status.Code(err) == codes.Unavailable && rpc.Reason(err) == "" { // the server closes unauthenticated connections after 10 s
 		err = c.call(t, method)
 	}
 	got, refused := status.Code(err), c.refusal(option)

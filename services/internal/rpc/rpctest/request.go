@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// samples contains sample strings. Each pattern in the contracts matches at least one of them.
+// samples contains sample strings. Each pattern in the proto files matches at least one of them.
 var samples = []string{"a", "0", "2026-07-28", strings.Repeat("0", 64), "a:a"}
 
-// Request returns the smallest request that satisfies a method's contract.
+// Request returns the smallest request that satisfies the constraints of a method.
 func Request(t *testing.T, method protoreflect.MethodDescriptor) proto.Message {
 	t.Helper()
 	req := message(t, method.Input())
@@ -28,7 +28,7 @@ func Request(t *testing.T, method protoreflect.MethodDescriptor) proto.Message {
 	return req
 }
 
-// fill sets every field whose zero value violates the contract.
+// fill sets every field whose zero value violates the constraints.
 func fill(m protoreflect.Message) {
 	oneofs := m.Descriptor().Oneofs()
 	for i := range oneofs.Len() {

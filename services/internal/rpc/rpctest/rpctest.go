@@ -65,8 +65,8 @@ func Serve(t testing.TB, role authv1.Role, svc rpc.Service, opts Options) *Serve
 	return s
 }
 
-// pipe connects a service to the server. The parameter from is the mesh role of that service. If the service signs
-// principals, the connection has a signer.
+// pipe connects the service with the given mesh role to the server. If the service signs principals, the connection has
+// a signer.
 func pipe(t testing.TB, server *rpc.Server, from authv1.Role) grpc.ClientConnInterface {
 	t.Helper()
 	id, err := pki.Ephemeral(from)
@@ -169,7 +169,8 @@ func Record(name, tenant string, role authv1.TokenRole) *identityv1.TokenRecord 
 	}
 }
 
-// Records returns one token for each token role in the tenant "default": agent, operator, approver and viewer.
+// Records returns one token for each token role in the tenant "default". The roles are agent, operator, approver and
+// viewer.
 func Records() []*identityv1.TokenRecord {
 	var records []*identityv1.TokenRecord
 	for _, role := range tokenRoles() {

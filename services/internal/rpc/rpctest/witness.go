@@ -11,9 +11,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Witness is a connection that keeps a copy of every message of every unary call when the message is sent or
-// received. Inside one process, client and server share the messages, so neither of them may modify a message
-// afterwards. A Witness is safe for concurrent use.
+// A Witness is a connection that copies every message of every unary call when the message is sent or received. Inside
+// one process, client and server share the messages, so neither of them may modify a message afterwards. A Witness is
+// safe for concurrent use.
 type Witness struct {
 	grpc.ClientConnInterface
 	mu   sync.Mutex
@@ -85,7 +85,7 @@ func (w *Witness) changed() []string {
 func encode(m proto.Message) []byte {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		panic(err) // a message of a contract can always be encoded
+		panic(err) // every valid message can be encoded
 	}
 	return raw
 }

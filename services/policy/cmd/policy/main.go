@@ -1,4 +1,4 @@
-// Command policy serves sluice.policy.v1 and sluice.identity.v1 over gRPC.
+// Command policy serves sluice.policy.v1 over gRPC.
 package main
 
 import (

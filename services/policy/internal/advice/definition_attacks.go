@@ -1,6 +1,6 @@
 package advice
 
-// definitionAttacks contains the attacks by servers that abuse the definitions of their tools.
+// definitionAttacks contains the attacks in which a server abuses the definitions of its tools.
 var definitionAttacks = []Entry{
 	{
 		ID: "AT13", Name: "Poisoned definition",

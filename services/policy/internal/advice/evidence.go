@@ -12,10 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// These constants limit the quotes in the explanations. The quoted text comes from servers.
+// These constants limit how many quotes an explanation has and how long they are, because the quoted text comes from
+// servers.
 const (
 	maxQuotes = 3
-	// maxQuoteBytes is the maximum length of a quote, in bytes.
+	// maxQuoteBytes limits the length of a quote, in bytes.
 	maxQuoteBytes = 80
 )
 
@@ -40,8 +41,8 @@ func hasEvidence(c *policyv1.Classification, category mcpv1.Category) bool {
 	return slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == category })
 }
 
-// quotes returns the meanings and the quoted words of at most maxQuotes pieces of evidence for a category. Evidence
-// with the highest weight comes first.
+// quotes returns the meanings and the quoted words of the evidence for a category. It returns at most maxQuotes pieces
+// of evidence, in the order of the classification, which starts with the highest weight.
 func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	var out []string
 	for _, e := range c.GetEvidence() {
@@ -52,8 +53,7 @@ func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	return strings.Join(out, "; ")
 }
 
-// quote puts a string that comes from a server in quotation marks. It truncates long strings and escapes invisible
-// characters.
+// quote puts a text of a server in quotation marks. It truncates long texts and escapes invisible characters.
 func quote(text string) string {
 	if len(text) > maxQuoteBytes {
 		end := maxQuoteBytes

@@ -7,25 +7,25 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A target is a kind of tool, and how relevant an attack is for that kind.
+// A target says how relevant an attack is for one kind of tool.
 type target struct {
 	relevance relevance
-	// traits contains the properties that define the kind of tool. A tool must have all of them. If traits is empty,
-	// every tool matches.
+	// traits defines the kind of tool. A tool is of this kind if it has all traits, so every tool matches if traits is
+	// empty.
 	traits []trait
 }
 
-// relevance says how relevant an attack is for a tool. The zero value means that the attack does not concern the tool.
+// relevance says how relevant an attack is for a tool. The zero value means that the attack can't use the tool.
 type relevance int
 
 const (
-	// relevanceSome means that the attack can use the tool, but does not need a tool of this kind.
+	// relevanceSome means that the attack can use the tool, but works without a tool of this kind.
 	relevanceSome relevance = iota + 1
 	// relevanceMuch means that the tool makes the attack easy.
 	relevanceMuch
 	// relevanceAll means that the attack needs a tool of this kind.
 	relevanceAll
-	// relevanceSeen means that the tool's definition looks like an attack in progress.
+	// relevanceSeen means that the tool's definition suggests that the attack is in progress.
 	relevanceSeen
 )
 
@@ -33,7 +33,7 @@ func (a target) matches(c *policyv1.Classification) bool {
 	return !slices.ContainsFunc(a.traits, func(has trait) bool { return !has(c) })
 }
 
-// relevanceFor returns the attack's highest relevance for a tool with the classification c.
+// relevanceFor returns the highest relevance that the attack has for a tool with the classification c.
 func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 	var best relevance
 	for _, a := range e.targets {
@@ -44,18 +44,18 @@ func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 	return best
 }
 
-// A trait is a property of a classification.
+// A trait reports whether a classification has a certain property.
 type trait func(*policyv1.Classification) bool
 
-// hasCategory returns the trait of tools that have one of the given categories. Unclassified tools also have this
-// trait.
+// hasCategory returns the trait of tools with one of the given categories. Unclassified tools also have this trait,
+// because they may have any category.
 func hasCategory(categories ...mcpv1.Category) trait {
 	return func(c *policyv1.Classification) bool {
 		return c.GetCategory() == mcpv1.Category_CATEGORY_UNSPECIFIED || slices.Contains(categories, c.GetCategory())
 	}
 }
 
-// An axis returns one of the ratings of a classification, for example its sensitivity.
+// An axis returns one rating of a classification, for example the sensitivity.
 type axis func(*policyv1.Classification) policyv1.Axis
 
 var (
@@ -64,14 +64,14 @@ var (
 	blastRadius axis = (*policyv1.Classification).GetBlastRadius
 )
 
-// isHigh returns the trait of tools whose rating is high. A missing rating counts as high.
+// isHigh returns the trait of tools for which the given rating is high or missing.
 func isHigh(of axis) trait {
 	return func(c *policyv1.Classification) bool {
 		return of(c) == policyv1.Axis_AXIS_HIGH || of(c) == policyv1.Axis_AXIS_UNSPECIFIED
 	}
 }
 
-// isRaised returns the trait of tools whose rating is not low. A missing rating counts as raised.
+// isRaised returns the trait of tools for which the given rating is not low. It may be missing.
 func isRaised(of axis) trait {
 	return func(c *policyv1.Classification) bool { return of(c) != policyv1.Axis_AXIS_LOW }
 }

@@ -31,7 +31,7 @@ func whyText(c *policyv1.Classification) string {
 	return strings.Join(slices.DeleteFunc(sentences, func(sentence string) bool { return sentence == "" }), " ")
 }
 
-// uncertaintyText returns a sentence that says that the classification is uncertain, or "" if it is certain.
+// uncertaintyText returns sentences that say that the classification is uncertain, or "" if it is certain.
 func uncertaintyText(c *policyv1.Classification) string {
 	if !isUncertain(c) {
 		return ""
@@ -39,7 +39,7 @@ func uncertaintyText(c *policyv1.Classification) string {
 	return "The category is uncertain, because the definition does not show it clearly. It is the strictest category for which there is evidence."
 }
 
-// denials contains, for each category, a phrase that says that a tool does not have the category. The least strict
+// denials contains a phrase for each category, which says that a tool does not have this category. The least strict
 // category comes first.
 var denials = []struct {
 	category mcpv1.Category
@@ -52,9 +52,9 @@ var denials = []struct {
 }
 
 // denialText returns a sentence that lists the stricter categories for which the definition contains no evidence. It
-// returns "" if the classification is uncertain, if the definition is dishonest (see isDishonest), or if the tool's
-// category is Execute, because such a tool may have any effect. If the tool's risk is unknown or higher than usual for
-// its category, the sentence does not say that the tool deletes nothing.
+// returns "" if the classification is uncertain, or if isDishonest reports that the definition is dishonest. It also
+// returns "" for the category Execute, because the tool may then do anything. If the tool's risk is unknown or higher
+// than usual for its category, the sentence does not claim that the tool deletes nothing.
 func denialText(c *policyv1.Classification) string {
 	if isUncertain(c) || c.GetCategory() == execute || isDishonest(c) {
 		return ""
@@ -88,7 +88,7 @@ func dependenceText(c *policyv1.Classification) string {
 	}
 }
 
-// ratingTexts returns the sentences about the ratings of a tool. A missing rating adds no sentence.
+// ratingTexts returns sentences about the ratings of a tool. There is no sentence about a missing rating.
 func ratingTexts(c *policyv1.Classification) string {
 	var sentences []string
 	add := func(is, at policyv1.Axis, sentence string) {
@@ -120,7 +120,7 @@ func tagTexts(c *policyv1.Classification) string {
 			sentences = append(sentences, "Its definition tells its reader what to do or what to hide, instead of what the tool does.")
 		case tagHidden:
 			sentences = append(sentences, "Its definition has invisible characters, or text in a script that differs from that of the rest.")
-		case tagDepends: // dependenceText returns the sentence
+		case tagDepends: // the sentence comes from dependenceText
 		default:
 			others = append(others, safetext.Line(tag))
 		}
@@ -145,8 +145,8 @@ func hasRaisedRisk(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() > usual[c.GetCategory()]
 }
 
-// raisedRiskText returns a sentence about the risk if the risk is unknown or higher than usual for the category, and ""
-// otherwise.
+// raisedRiskText returns a sentence about the risk. It returns "" unless the risk is unknown or higher than usual for
+// the category.
 func raisedRiskText(c *policyv1.Classification) string {
 	switch {
 	case c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED:

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Flag returns the reason why [Server.AcceptAll] does not accept a definition and an operator must accept it
-// individually. It returns "" if AcceptAll accepts the definition. The parameter looks is the result of
-// [Server.NamesBySkeleton].
+// Flag says why [Server.AcceptAll] does not accept a definition, so that an operator must accept it individually. It
+// returns "" if AcceptAll accepts the definition. The argument looks must be the result of [Server.NamesBySkeleton].
 func (d *Definition) Flag(name string, looks map[string][]string) string {
 	switch {
 	case d.Class.Category == 0:
@@ -23,9 +22,9 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 	}
 }
 
-// NewlyWaiting compares the state s with a later state of the server. It returns the sorted names of the tools that
-// have a definition that waits for all sessions in the later state, but did not wait for all sessions in s. A
-// definition waits for all sessions if it waits for an operator's decision and the gateway itself has listed it.
+// NewlyWaiting returns the sorted names of the tools with a definition that waits for all sessions in a later state of
+// the server, but did not do so in s. A definition waits for all sessions if it waits for an operator's decision, and
+// the gateway itself has listed it or it is in a newest whole list.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0)

@@ -8,53 +8,55 @@ import (
 	"time"
 )
 
-// These constants limit the amount of data that is stored for one server. A hostile server may list any number of
-// definitions.
+// These constants limit the amount of data that is stored for one server. They are needed because a hostile server may
+// list any number of definitions.
 const (
-	// MaxTools is the maximum number of tools that a server can have.
+	// MaxTools limits how many tools a server can have.
 	MaxTools = 20_000
-	// MaxDefinitions is the maximum number of definitions that a tool can have.
+	// MaxDefinitions limits how many definitions are stored for a tool.
 	MaxDefinitions = 100
-	// MaxWaiting is the maximum number of a tool's definitions that wait for a decision.
+	// MaxWaiting limits how many definitions of a tool may wait for a decision.
 	MaxWaiting = 10
-	// MaxWaitingBytes is the maximum total size of a server's definitions that wait for a decision. The size of each
-	// definition includes overhead bytes for its state.
+	// MaxWaitingBytes limits the total size of a server's definitions that wait for a decision, in bytes. The state of
+	// each definition counts as overhead more bytes.
 	MaxWaitingBytes = 64 << 20
 	overhead        = 1 << 10
 )
 
-// forgetAfter is how long a tool that the gateway itself has never listed is kept after a server last listed it to a
-// session. A tool that has an override, a quarantine, or an accepted or refused definition is not removed.
+// forgetAfter is how long a tool stays in the catalog after a session last listed it. It applies only to tools that the
+// gateway itself has never listed. If a tool has an override, a quarantine, or an accepted or refused definition, it
+// stays in the catalog.
 const forgetAfter = 24 * time.Hour
 
-// maxNotStored is the maximum value of Server.NotStored. When it is reached, further definitions are not counted.
+// maxNotStored is the greatest value of Server.NotStored. Further definitions are not counted.
 const maxNotStored = 1000
 
-// refreshAfter is how old Definition.LastSeen must be before it is updated. Without a minimum age, every report would
-// write to the store.
+// refreshAfter is how old Definition.LastSeen must be before it is updated. Without this minimum age, every report
+// would write to the store.
 const refreshAfter = time.Hour
 
-// A Report is a list of tools that a server returned to a gateway.
+// A Report is a list of tools that a gateway received from a server.
 type Report struct {
 	// Version is the negotiated MCP revision.
 	Version string
-	// Whole is true if the list is the server's whole list, and false if it is only one page.
+	// Whole is true if the list is the server's whole list, and false if it is only a page of the list.
 	Whole bool
-	// To is the principal to whom the list was sent. It is empty if the gateway itself requested the list.
+	// To is the principal to whom the server sent the list. It is empty if the gateway itself requested the list.
 	To string
-	// Tools contains the tools in the list. Their names are distinct.
+	// Tools contains the tools in the list. No two of them have the same name.
 	Tools []ListedTool
-	// LeftOut contains the names of tools in the list that exceed the limits or can't be parsed.
+	// LeftOut contains the names of tools in the list that Tools does not contain, because they exceed the limits or
+	// can't be parsed.
 	LeftOut []string
 }
 
-// An Outcome is the result of a report.
+// An Outcome says what a report has changed.
 type Outcome struct {
-	// Server is the new state of the server. It is the same pointer as before if nothing has changed.
+	// Server is the new state of the server. If nothing has changed, it is the pointer to the earlier state.
 	Server *Server
-	// States contains the states of the definitions, in the order of Report.Tools.
+	// States contains the state of each definition in Report.Tools, in the same order.
 	States []State
-	// New contains the definitions to store, as indexes in Report.Tools. Removed contains the digests of the
+	// New contains the indexes in Report.Tools of the definitions to store. Removed contains the digests of the
 	// definitions to delete from the store.
 	New     []int
 	Removed []Digest
@@ -77,24 +79,24 @@ type reportRun struct {
 
 	now  time.Time
 	mode Mode
-	// text is a function that returns the stored definition with the given digest.
+	// text returns the stored definition with the given digest.
 	text func(Digest) (string, error)
 
 	out     Outcome
 	changed map[string]*Tool
-	// first is true if the report contains the server's first complete list. newVersion is true if the report contains
-	// the first complete list in this protocol version, but there was already a complete list in another protocol
-	// version.
+	// first is true if the report contains the server's first whole list, whose definitions are accepted. newVersion is
+	// true if the report contains the first whole list in its protocol version, but an earlier whole list in another
+	// protocol version was accepted.
 	first, newVersion bool
-	// skeletonCounts contains the number of tool names with each [Skeleton].
+	// skeletonCounts contains, for each [Skeleton], the number of tool names that have it.
 	skeletonCounts map[string]int
-	// waiting is the total size, in bytes, of the definitions that wait for a decision. The field added is the number
-	// of new tools.
+	// waiting is the total size, in bytes, of the definitions that wait for a decision. added is the number of tools
+	// that are new in this report.
 	waiting, added int
 }
 
-// Report updates the server's state with a reported list. The function text returns a stored definition. Report returns
-// an error only if this function returns an error.
+// Report returns the state of the server after a report. The function text returns stored definitions. Report returns
+// an error only if this function does.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reportRun{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]
@@ -120,7 +122,7 @@ func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest)
 	return w.out, nil
 }
 
-// recordList records the time of a complete list, and the names of the tools that were left out of the report.
+// recordList records the time of a whole list, and the names of the tools that were left out of it.
 func (w *reportRun) recordList() {
 	s := w.out.Server
 	last, seen := s.Lists[w.Version]
@@ -134,14 +136,14 @@ func (w *reportRun) recordList() {
 	}
 	next.Lists[w.Version] = w.now
 	next.LeftOut = slices.Clone(w.LeftOut)
-	if w.first || w.mode == Review && s.First == "" && len(w.Tools) > 0 { // after a review, no later list is accepted automatically
+	if w.first || w.mode == Review && s.First == "" && len(w.Tools) > 0 { // after a review, no later list may be accepted as the first one
 		next.First = w.Version
 	}
 	w.out.Server = &next
 }
 
-// changedTool returns a copy of a tool that the caller may change. It returns the same copy when it is called for the
-// same tool again.
+// changedTool returns the copy of a tool that this report changes. It creates the copy on the first call for the tool,
+// and returns the same copy afterwards.
 func (w *reportRun) changedTool(s *Server, name string) *Tool {
 	if t := w.changed[name]; t != nil {
 		return t
@@ -151,7 +153,8 @@ func (w *reportRun) changedTool(s *Server, name string) *Tool {
 	return t
 }
 
-// applyTool applies the definition at the given index in the report.
+// applyTool applies a tool of the report to the state. The index is that of the tool in the report. applyTool returns
+// the state of the tool's definition.
 func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) (State, error) {
 	known := s.Tools[l.Name].FindDefinition(l.Digest)
 	if known == nil {
@@ -179,7 +182,7 @@ func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) 
 
 func (w *reportRun) add(s *Server, index int, l ListedTool, set Settings) (State, error) {
 	if !w.reserve(s, l) {
-		if s.NotStored >= maxNotStored { // the count stays the same, so that nothing is written to the store
+		if s.NotStored >= maxNotStored { // the count does not change, so that nothing is written to the store
 			return Waiting, nil
 		}
 		if w.out.Server == s {
@@ -219,8 +222,8 @@ func (w *reportRun) add(s *Server, index int, l ListedTool, set Settings) (State
 	return d.State, nil
 }
 
-// acceptFirst accepts a definition in the server's first complete list, unless the definition or its name may deceive a
-// reader.
+// acceptFirst accepts a definition from the server's first whole list, unless the definition or the tool's name may
+// deceive a reader.
 func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	switch {
 	case d.Class.Category == 0:
@@ -236,14 +239,14 @@ func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	}
 }
 
-// acceptEquivalent decides on a definition in the first complete list in another protocol version. It accepts the
-// definition only if [isOlderForm] is true for this definition and a definition that was already accepted.
+// acceptEquivalent accepts a definition from the first whole list in another protocol version if [isOlderForm] is true
+// for this definition and an accepted one. Otherwise the definition waits for a decision.
 func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
 		d.Reason = "it is new on the server"
 	}
-	if t.hasWaitingForAll() || t.has(Refused) { // an operator must decide, or has refused a definition
+	if t.hasWaitingForAll() || t.has(Refused) { // an operator must decide on a definition, or has refused one
 		return nil
 	}
 	for i := range t.Definitions {
@@ -262,7 +265,8 @@ func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error
 	return nil
 }
 
-// reserve reports whether one more definition may be stored. If it may, reserve counts the definition as stored.
+// reserve reports whether the limits permit that a definition is added to the state. If they do, it counts the
+// definition towards the limits.
 func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	_, known := s.Tools[l.Name]
 	if w.waiting == 0 {
@@ -278,7 +282,7 @@ func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	}
 	stops := waits == 0 || w.To == "" && !t.StoppedByChange()
 	switch {
-	case t != nil && t.has(Accepted) && stops: // this definition stops the tool, so it is always stored
+	case t != nil && t.has(Accepted) && stops: // the limits do not apply, because this definition makes the gateways refuse calls to the tool
 	case !known && len(s.Tools)+w.added >= MaxTools, w.waiting+len(l.Text)+overhead > MaxWaitingBytes,
 		waits >= MaxWaiting, t != nil && len(t.Definitions) >= MaxDefinitions && oldestRemovable(t) < 0:
 		return false
@@ -290,8 +294,7 @@ func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	return true
 }
 
-// trim removes definitions of a tool while the tool has more than [MaxDefinitions] and at least one definition may be
-// removed.
+// trim removes the oldest definitions of a tool until [MaxDefinitions] are left or no more may be removed.
 func (w *reportRun) trim(t *Tool) {
 	for len(t.Definitions) > MaxDefinitions {
 		i := oldestRemovable(t)
@@ -303,9 +306,9 @@ func (w *reportRun) trim(t *Tool) {
 	}
 }
 
-// oldestRemovable returns the index of the definition that must be removed first, or -1 if no definition may be
-// removed. Waiting definitions, and definitions in the newest complete lists, are never removed. Accepted definitions
-// are removed only if more than half of [MaxDefinitions] definitions are accepted.
+// oldestRemovable returns the index of the definition that is to be removed first, or -1 if no definition may be
+// removed. Definitions that wait for a decision or that are in the newest whole lists are never removed. An accepted
+// definition is removed only if the tool has more than [MaxDefinitions] / 2 accepted definitions.
 func oldestRemovable(t *Tool) int {
 	accepted := 0
 	for i := range t.Definitions {
@@ -326,8 +329,8 @@ func oldestRemovable(t *Tool) int {
 	return best
 }
 
-// replaceList makes the report the newest whole list in its protocol version. It removes this version from the
-// WholeVersions of each definition that is not in the list. It also removes the tools for which [Tool.idle] is true.
+// replaceList makes the reported list the newest whole list in its protocol version. It removes this version from the
+// WholeVersions of all definitions that are not in the list, and removes the tools for which [Tool.idle] is true.
 func (w *reportRun) replaceList(s *Server) {
 	listed := make(map[Digest]bool, len(w.Tools))
 	for _, l := range w.Tools {
@@ -341,7 +344,7 @@ func (w *reportRun) replaceList(s *Server) {
 			if listed[d.Digest] || !slices.Contains(d.WholeVersions, w.Version) {
 				continue
 			}
-			if left := w.changedTool(s, name).FindDefinition(d.Digest); left != nil { // nil if trim has removed it
+			if left := w.changedTool(s, name).FindDefinition(d.Digest); left != nil { // it is nil if trim has removed the definition
 				left.WholeVersions = withoutVersion(d.WholeVersions, w.Version)
 			}
 		}
@@ -367,8 +370,8 @@ func (w *reportRun) replaceList(s *Server) {
 	w.out.Server = &next
 }
 
-// idle reports whether a tool may be removed because no recent list contains it, all its definitions wait for a
-// decision, and it has neither an override nor a quarantine.
+// idle reports whether a tool may be removed. This is the case if no recent list contains it, all its definitions wait
+// for a decision, and it has neither an override nor a quarantine.
 func (t *Tool) idle(now time.Time) bool {
 	if t.Override != nil || t.Quarantine != nil {
 		return false
@@ -390,7 +393,8 @@ func (s *Server) waitingBytes() int {
 	return n
 }
 
-// countSkeletons counts the names of a server's tools and of the listed tools by their [Skeleton].
+// countSkeletons returns, for each [Skeleton], how many names have it. It counts the names of the server's tools and of
+// the listed tools.
 func countSkeletons(s *Server, tools []ListedTool) map[string]int {
 	names := make(map[string]bool, len(s.Tools)+len(tools))
 	for name := range s.Tools {
@@ -406,8 +410,8 @@ func countSkeletons(s *Server, tools []ListedTool) map[string]int {
 	return out
 }
 
-// QuarantineDuplicate returns a copy of the server that is in quarantine. It is used when a list contains a tool twice,
-// because a call might then use either definition.
+// QuarantineDuplicate returns the server in quarantine. It is used when a list contains the named tool twice, because
+// it is then unclear which definition a call would use.
 func (s *Server) QuarantineDuplicate(name string, now time.Time) *Server {
 	if s.Quarantine != nil {
 		return s

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
-// SchemaOf returns the arguments in a tool's definition. It returns the zero Schema if the definition has no schema, or
-// if the schema contains a keyword that SchemaOf does not support and that could define more arguments.
+// SchemaOf returns the arguments that the schema in a tool's definition declares. It returns the zero Schema if there
+// is no schema, or if the schema has a keyword that could declare more arguments and that SchemaOf does not support.
 func SchemaOf(definition string) engine.Schema {
 	var tool struct {
 		InputSchema map[string]jsontext.Value `json:"inputSchema"`
@@ -30,7 +30,7 @@ func SchemaOf(definition string) engine.Schema {
 	if json.Unmarshal(tool.InputSchema["properties"], &properties) != nil {
 		return engine.Schema{}
 	}
-	_ = json.Unmarshal(tool.InputSchema["required"], &required) // an invalid list requires nothing
+	_ = json.Unmarshal(tool.InputSchema["required"], &required) // if the list is invalid, no argument is required
 	out := engine.Schema{Arguments: make(map[string]engine.Argument, len(properties)), Closed: argumentNames(definition) != nil}
 	for name, property := range properties {
 		out.Arguments[name] = engine.Argument{Types: typesOf(property), Required: slices.Contains(required, name)}
@@ -38,8 +38,8 @@ func SchemaOf(definition string) engine.Schema {
 	return out
 }
 
-// UnusableSchema returns the reason why the input schema in a tool's definition can't be used to check arguments. It
-// returns "" if the schema can be used.
+// UnusableSchema says why the input schema in a tool's definition can't be used to check arguments. It returns "" if
+// the schema can be used.
 func UnusableSchema(definition string) string {
 	_, err := inputschema.Compile(definition)
 	if unusable, ok := errors.AsType[*inputschema.UnusableError](err); ok {
@@ -48,8 +48,8 @@ func UnusableSchema(definition string) string {
 	return ""
 }
 
-// typesOf returns the types that a property's schema allows. It returns nil if the schema does not specify the types
-// with the keyword `type`.
+// typesOf returns the types in the keyword `type` of a property's schema. It returns nil if the keyword is absent or
+// invalid.
 func typesOf(schema jsontext.Value) []string {
 	var of struct {
 		Type jsontext.Value `json:"type"`
@@ -68,8 +68,8 @@ func typesOf(schema jsontext.Value) []string {
 	return several
 }
 
-// Pinned returns the newest accepted definition of the tool, or the newest definition if no definition is accepted.
-// Calls can also use an older accepted definition. Pinned returns nil if no definition was reported.
+// Pinned returns the accepted definition that was listed last, or [Tool.Newest] if no definition is accepted. Calls can
+// also use the other accepted definitions.
 func (t *Tool) Pinned() *Definition {
 	if t == nil {
 		return nil
@@ -86,7 +86,8 @@ func (t *Tool) Pinned() *Definition {
 	return t.Newest()
 }
 
-// ToolList returns the tools in the newest whole lists, sorted by name. It returns nil if no whole list was reported.
+// ToolList returns the tools in the newest whole lists, sorted by name. It returns nil if no whole list was ever
+// reported.
 func (s *Server) ToolList() []engine.ListedTool {
 	if s == nil || len(s.Lists) == 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A Digest is the SHA-256 digest of a definition's canonical form.
+// A Digest is the SHA-256 digest of a definition in canonical form.
 type Digest [sha256.Size]byte
 
 // MarshalText implements encoding.TextMarshaler.
@@ -27,32 +27,32 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// A Server is the state of a server. It is immutable. A change returns another Server, which shares the unchanged parts
-// with the first one. The zero Server has no lists.
+// A Server is the state of a server. It is immutable. A function that changes it returns a new Server, which shares the
+// unchanged parts with the old one. The zero Server has no lists.
 type Server struct {
 	Name string `json:"name"`
-	// Tools maps each tool's name to the tool. It also contains tools that are no longer in the newest lists.
+	// Tools contains the tools by name. It also contains tools that are no longer in the newest lists.
 	Tools map[string]*Tool `json:"tools,omitempty"`
-	// Lists maps each protocol version to the time of the last report of a whole list in that version.
+	// Lists contains, for each protocol version, the time when a whole list in that version was last reported.
 	Lists map[string]time.Time `json:"lists,omitempty"`
-	// First is the protocol version of the first whole list that was accepted, or that was reported in mode [Review].
-	// It is empty if there was no such list.
+	// First is the protocol version of the first whole list whose definitions were accepted, or of the first whole list
+	// that was reported in mode [Review]. It is empty if there was no such list.
 	First string `json:"first,omitempty"`
-	// Trusted is true if the server was trusted when the classes were computed.
+	// Trusted is true if the server was trusted when its tools were classified.
 	Trusted bool `json:"trusted,omitzero"`
-	// LeftOut contains the names of tools in the newest complete list that exceed the limits or can't be parsed.
+	// LeftOut contains the names of tools in the newest whole list that exceed the limits or can't be parsed.
 	LeftOut []string `json:"leftOut,omitempty"`
-	// Quarantine is the quarantine of the whole server, or nil if there is none.
+	// Quarantine stops all calls to the server. It is nil if the whole server is not in quarantine.
 	Quarantine *Quarantine `json:"stop,omitempty"`
-	// NotStored is the number of definitions that were reported but could not be stored.
+	// NotStored counts the definitions that were reported but exceeded the limits, so that they were not stored.
 	NotStored int `json:"unkept,omitempty"`
 }
 
 // A Tool is the state of a tool.
 type Tool struct {
-	// Definitions contains the reported definitions, ordered by when they were first reported.
+	// Definitions contains the reported definitions in the order in which they were first reported.
 	Definitions []Definition `json:"definitions"`
-	// Override is an operator's classification, or nil if there is no override.
+	// Override is the classification by an operator, or nil if there is no override.
 	Override *Override `json:"override,omitempty"`
 	// Quarantine stops calls with every definition of the tool. It is nil if the tool is not in quarantine.
 	Quarantine *Quarantine `json:"stop,omitempty"`
@@ -62,30 +62,31 @@ type Tool struct {
 type Definition struct {
 	Digest Digest `json:"digest"`
 	State  State  `json:"state,omitzero"`
-	// Class is the classification that results from this definition alone, without an operator's override.
+	// Class is the classification of the definition alone. It ignores the override.
 	Class Class `json:"class"`
 	// Bytes is the length of the definition's JSON, in bytes.
 	Bytes int `json:"bytes"`
-	// FirstSeen is the time at which the definition was first listed. LastSeen is the time at which it was last listed,
-	// accurate to the hour.
+	// FirstSeen is the time when the definition was first listed. LastSeen is the time when it was last listed,
+	// accurate to an hour.
 	FirstSeen time.Time `json:"seen"`
 	LastSeen  time.Time `json:"again"`
-	// ListedTo is the principal to whom the definition was first listed. It is empty if the gateway itself has listed
-	// the definition at least once.
+	// ListedTo is the principal to whom the definition was first listed. It becomes empty when the gateway itself lists
+	// the definition.
 	ListedTo string `json:"by,omitempty"`
 	// Versions contains the protocol versions of all lists that contained the definition. WholeVersions contains the
 	// protocol versions whose newest whole list contains the definition. Both are sorted.
 	Versions      []string `json:"versions,omitempty"`
 	WholeVersions []string `json:"whole,omitempty"`
-	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator has done so.
+	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator did.
 	DecidedBy string `json:"settler,omitempty"`
-	// DecidedAt is the time at which the definition was accepted or refused. It is zero while State is [Waiting].
+	// DecidedAt is the time when the definition was accepted or refused. It is zero while State is [Waiting].
 	DecidedAt time.Time `json:"settled,omitzero"`
-	// Reason says why the definition was accepted or refused, or why it waits for a decision.
+	// Reason says why the definition was accepted or refused, or why the definition waits for a decision.
 	Reason string `json:"reason,omitempty"`
 }
 
-// State says whether a definition is accepted or refused. The zero value [Waiting] means that neither is the case yet.
+// State says whether a definition was accepted or refused. The zero value is [Waiting], which means that the definition
+// waits for a decision.
 type State uint8
 
 // The states.
@@ -101,24 +102,24 @@ type Class struct {
 	Risk       policyv1.Risk  `json:"risk"`
 	Confidence float64        `json:"confidence"`
 	Tags       []string       `json:"tags,omitempty"`
-	// Hints contains the annotations in the definition.
+	// Hints contains the annotations in the definition that are booleans, by name.
 	Hints map[string]bool `json:"hints,omitempty"`
-	// Arguments contains the sorted names of the arguments that the definition's schema allows. It is empty if the
-	// schema may allow any name.
+	// Arguments contains the sorted names of the arguments that the definition allows. It is empty if other arguments
+	// may be allowed, too.
 	Arguments []string `json:"arguments,omitempty"`
 }
 
-// An Override is an operator's classification of a tool. It replaces the catalog's classification.
+// An Override is the classification of a tool by an operator. It replaces parts of the catalog's classification.
 type Override struct {
-	// Category and Risk replace the catalog's values. A value that is unspecified replaces nothing.
+	// Category and Risk replace the values of the catalog unless they are unspecified.
 	Category mcpv1.Category `json:"category,omitzero"`
 	Risk     policyv1.Risk  `json:"risk,omitzero"`
-	// Tags contains tags that are added to the tags of the tool's classification.
+	// Tags contains tags that are added to those of the catalog.
 	Tags   []string  `json:"tags,omitempty"`
 	Reason string    `json:"reason"`
 	Author string    `json:"author"`
 	Time   time.Time `json:"time"`
-	// Digest identifies the definition that was the newest when the override was set.
+	// Digest is the digest of the definition that was the newest when the operator set the override.
 	Digest Digest `json:"digest"`
 }
 
@@ -130,7 +131,7 @@ func (o *Override) equal(p *Override) bool {
 	return o.Category == p.Category && o.Risk == p.Risk && o.Reason == p.Reason && o.Author == p.Author && slices.Equal(o.Tags, p.Tags)
 }
 
-// A Quarantine stops all calls to a tool or to a server.
+// A Quarantine stops all calls to a tool or a server.
 type Quarantine struct {
 	Reason string `json:"reason"`
 	// By is the operator who set the quarantine. It is empty if the catalog set the quarantine.
@@ -138,7 +139,7 @@ type Quarantine struct {
 	Time time.Time `json:"time"`
 }
 
-// ListedNow returns the sorted names of the tools in the newest whole lists. It never returns nil.
+// ListedNow returns the sorted names of the tools in the newest whole lists. The result is never nil.
 func (s *Server) ListedNow() []string {
 	out := []string{}
 	for name, tool := range s.Tools {
@@ -170,7 +171,7 @@ func (t *Tool) clone() *Tool {
 	return &out
 }
 
-// FindDefinition returns the definition with the given digest, or nil if no such definition was reported.
+// FindDefinition returns the definition with the given digest, or nil if the tool has none.
 func (t *Tool) FindDefinition(digest Digest) *Definition {
 	if t == nil {
 		return nil
@@ -183,8 +184,8 @@ func (t *Tool) FindDefinition(digest Digest) *Definition {
 	return nil
 }
 
-// Newest returns the definition that was listed last. It prefers definitions that are in the newest complete lists. It
-// returns nil if no definition was reported.
+// Newest returns the definition that was listed last. If some definitions are in the newest whole lists, it returns one
+// of these. It returns nil if no definition was reported.
 func (t *Tool) Newest() *Definition {
 	if t == nil {
 		return nil
@@ -200,14 +201,16 @@ func (t *Tool) Newest() *Definition {
 }
 
 // StoppedByChange reports whether no session can call the tool because its definition has changed. This is the case if
-// the tool has an accepted definition, and the gateway itself has listed another definition that waits to be accepted.
+// the tool has an accepted definition, and the gateway itself has listed a different definition that still waits for a
+// decision.
 //
-// If the server listed a waiting definition only to certain sessions, only the calls from these sessions are stopped,
-// because only these calls contain the definition's digest. Otherwise a server could stop a tool for all tenants by
-// listing another definition to one caller.
+// If only certain sessions have listed the waiting definition, only the calls of these sessions are refused, because
+// only these calls contain the digest of this definition. Otherwise a server could stop a tool for all tenants by
+// listing a different definition to a single caller.
 func (t *Tool) StoppedByChange() bool { return t.has(Accepted) && t.hasWaitingForAll() }
 
-// hasWaitingForAll reports whether the gateway itself has listed a waiting definition.
+// hasWaitingForAll reports whether a definition waits for a decision that the gateway itself has listed or that is in a
+// newest whole list.
 func (t *Tool) hasWaitingForAll() bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0) })
 }
@@ -216,7 +219,7 @@ func (t *Tool) has(state State) bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == state })
 }
 
-// Waiting returns the digests of all waiting definitions. They are ordered by tool name and then by digest.
+// Waiting returns the digests of all definitions that wait for a decision, ordered by tool name and then by digest.
 func (s *Server) Waiting() []Digest {
 	var out []Digest
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
@@ -225,7 +228,7 @@ func (s *Server) Waiting() []Digest {
 	return out
 }
 
-// Waiting returns the sorted digests of the waiting definitions.
+// Waiting returns the sorted digests of the tool's definitions that wait for a decision.
 func (t *Tool) Waiting() []Digest {
 	var out []Digest
 	for i := range t.Definitions {
@@ -237,7 +240,7 @@ func (t *Tool) Waiting() []Digest {
 	return out
 }
 
-// WaitingDigest returns a SHA-256 digest of the digests of all waiting definitions, or nil if no definition is waiting.
+// WaitingDigest returns the SHA-256 digest of the concatenated digests from [Server.Waiting], or nil if there are none.
 func (s *Server) WaitingDigest() []byte {
 	all := s.Waiting()
 	if len(all) == 0 {
@@ -245,7 +248,7 @@ func (s *Server) WaitingDigest() []byte {
 	}
 	h := sha256.New()
 	for _, d := range all {
-		_, _ = h.Write(d[:]) // a hash never returns an error
+		_, _ = h.Write(d[:]) // Write never returns an error
 	}
 	return h.Sum(nil)
 }

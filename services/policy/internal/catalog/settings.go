@@ -2,23 +2,23 @@ package catalog
 
 import "fmt"
 
-// Mode specifies which definitions of a server's tools are accepted automatically. The zero value is [Review].
+// Mode says which definitions of a server's tools are accepted automatically. The zero value is [Review].
 type Mode uint8
 
 // The modes.
 const (
 	// Review accepts no definition automatically.
 	Review Mode = iota
-	// FirstUse accepts the definitions in the first whole list.
+	// FirstUse accepts the definitions in the first whole list of a server.
 	FirstUse
-	// Off does not pin definitions: a tool may be called with any definition.
+	// Off does not pin definitions, so that a tool may be called with any definition.
 	Off
 )
 
 // Settings contains the configured settings of a server.
 type Settings struct {
 	Mode Mode
-	// Trusted is true if the annotations of the server's tools are used.
+	// Trusted is true if the annotations of the server's tools are believed.
 	Trusted bool
 }
 

@@ -8,14 +8,14 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// These constants are the weights of verbs in clauses after the first clause.
+// These constants are the weights of verbs in the clauses after the first one.
 const (
 	weightClause = 0.4
 	weightAside  = 0.45
 )
 
-// byLaterClauses adds evidence from the clauses after the first clause. Such a clause may say that the tool does more
-// than its leading verb, as in "Select an address. Sets the address of the cart."
+// byLaterClauses adds evidence from the clauses after the first one, which may say that the tool does more than its
+// leading verb says, as in "Select an address. Sets the address of the cart."
 func (c *finding) byLaterClauses() {
 	lead := c.leadCategory()
 	if e := c.laterVerb(lead); e != nil {
@@ -32,8 +32,8 @@ func (c *finding) byLaterClauses() {
 	}
 }
 
-// laterVerb returns evidence from a clause that begins with a verb in the third person, because such a clause says what
-// the tool does. It returns nil if there is no such clause.
+// laterVerb returns evidence from a later clause that begins with a verb in the third person, because such a clause
+// says what the tool does. It returns nil if no such verb has a stricter category than the leading verb.
 func (c *finding) laterVerb(lead mcpv1.Category) *policyv1.Evidence {
 	if lead == unknown {
 		return nil
@@ -57,13 +57,12 @@ func (c *finding) laterVerb(lead mcpv1.Category) *policyv1.Evidence {
 	return nil
 }
 
-// leadIsWeak reports whether all leading verbs of the name and the description are weak. It returns true if there is no
-// leading verb.
+// leadIsWeak reports whether neither the name nor the description has a leading verb that is not weak.
 func (c *finding) leadIsWeak() bool {
 	return !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && !s.weak })
 }
 
-// asides match clauses that say that a tool also does something other than reading.
+// asides matches clauses that say that a tool does more than read.
 var asides = []struct {
 	clause   func(string) []int
 	category mcpv1.Category
@@ -75,9 +74,9 @@ var asides = []struct {
 	{matcher(`be undone|irreversible`, `\b(cannot be undone|can't be undone|irreversible)\b`), destructive},
 }
 
-// matcher returns a function that searches a text. The function returns the offsets of the group that matched first, or
-// nil if the text does not match. A text that contains none of the triggers can't match, so the function does not
-// search it.
+// matcher returns a function that searches a text for a regular expression. The function returns the offsets of the
+// group that matched, or nil if the text does not match. The triggers are separated by |. A text can match only if it
+// contains one of them, so other texts are not searched.
 func matcher(triggers, expression string) func(string) []int {
 	form := compiled("(?i)" + expression)
 	any := strings.Split(triggers, "|")
@@ -95,7 +94,7 @@ func matcher(triggers, expression string) func(string) []int {
 	}
 }
 
-// aside returns evidence from the first clause that matches [asides], or nil if no clause matches.
+// aside returns evidence for the first expression in [asides] that matches the description, or nil if none matches.
 func (c *finding) aside() *policyv1.Evidence {
 	text := c.tool.Description[:min(len(c.tool.Description), maxAside)]
 	for _, one := range asides {
@@ -111,17 +110,17 @@ func (c *finding) aside() *policyv1.Evidence {
 	return nil
 }
 
-// maxAside is the number of bytes of a description in which clauses are searched.
+// maxAside is how many bytes of a description are searched for clauses.
 const maxAside = 4 << 10
 
-// sequels are words for "then" and "afterwards" in other languages.
+// sequels are words in other languages that mean "then" or "afterwards".
 var sequels = []string{
 	"luego ", "despues ", "después ", "a continuación ", "depois ", "em seguida ", "ensuite ", "puis ", "danach ", "anschließend ", "dann ", "poi ", "затем ", "потом ",
 	"然后", "随后", "接着", "然後", "その後", "続いて", "그 후", "그런 다음",
 }
 
-// foreignAside looks for a clause in another language that begins with a word in [sequels] and says that the tool
-// removes or pays. It returns evidence from the first such clause, or nil.
+// foreignAside returns evidence from a clause in another language that begins with a word in [sequels] and says that
+// the tool removes something or moves money. It returns nil if there is no such clause.
 func (c *finding) foreignAside() *policyv1.Evidence {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	for _, sequel := range sequels {
@@ -144,7 +143,7 @@ func (c *finding) foreignAside() *policyv1.Evidence {
 	return nil
 }
 
-// strictest returns the verb with the strictest category among the verbs of other languages in a clause.
+// strictest returns the verb with the strictest category in a clause. It knows only verbs of other languages.
 func strictest(clause string) (best foundVerb, ok bool) {
 	found := inIdeograms(clause)
 	for _, w := range textWords(clause) {

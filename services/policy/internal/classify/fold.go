@@ -10,17 +10,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// folded is a text in the form that steering forms (patterns for texts that instruct the model) match: in NFKC and
-// lower case, without hidden characters, with one space between words, with spaces in place of [emphasis] characters,
-// and with " not" in place of "n't".
+// folded is a text in the form in which steering forms search it. (A steering form is a pattern for texts that instruct
+// the model.) The text is in NFKC and lower case and has no hidden characters. Words are separated by one space,
+// [emphasis] characters are replaced by spaces, and "n't" is replaced by " not".
 type folded struct {
 	text string
-	// at contains, for each byte of the folded text, its offset in the original text. It is nil if the caller of fold
-	// did not request offsets.
+	// The field at contains the offset in the original text for each byte of the folded text. It is nil if the caller
+	// of fold did not ask for offsets.
 	at []int
 }
 
-// emphasis contains emphasis marks and quotation marks, which are treated as spaces.
+// emphasis contains the marks for emphasis, the quotation marks, the brackets and the dashes, which are replaced by
+// spaces.
 const emphasis = "*_`\"'“”«»‘’„#>|-–—~()[]{}（）「」『』【】"
 
 func fold(text string, offsets bool) folded {
@@ -46,7 +47,7 @@ func fold(text string, offsets bool) folded {
 			if offsets {
 				out.at = out.at[:len(out.at)-1]
 			}
-			put(" no", at) // the t follows
+			put(" no", at) // the t that follows completes "not"
 		case r < utf8.RuneSelf && r > ' ' && !strings.ContainsRune(emphasis, r):
 			put(string(unicode.ToLower(r)), at)
 		case strings.ContainsRune(emphasis, r):

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// endings maps each mark in [translations] to the verb endings that it represents. It contains no endings of
-// participles ("eliminado", "gelöscht"), because participles describe things.
+// endings contains the verb endings that each mark in [translations] stands for. It contains no endings of participles
+// ("eliminado", "gelöscht"), because participles describe things.
 var endings = map[byte][]string{
 	'a': {"a", "ar", "are", "e", "en", "an", "ando", "acion", "acao", "azione", "ion", "i", "ir", "er", "ere", "ire"},
 	'f': {"e", "er", "ez", "ent", "ant", "ation", "s", "t", "re"},
@@ -24,20 +24,20 @@ var endings = map[byte][]string{
 type foreignVerb struct{ form, english string }
 
 type foreignVerbs struct {
-	// latin maps verb forms without diacritics to English verbs. split maps the first part of each verb that consists
-	// of two parts to the verbs that begin with it.
+	// latin maps verb forms in Latin letters to English verbs.
 	latin map[string]string
+	// split contains the verbs that consist of two parts, by their first part.
 	split map[string][]foreignVerb
-	// stems contains beginnings of words in Cyrillic letters. ideograms contains verbs in languages without spaces
-	// between words. stems and ideograms are sorted by descending length.
+	// stems contains the beginnings of words in Cyrillic letters. ideograms contains verbs of languages that are
+	// written without spaces. Both are sorted by descending length.
 	stems, ideograms []foreignVerb
 }
 
-// foreignForms returns the verbs of all translations. The verbs are computed at the first call, because only some
-// processes classify tools.
+// foreignForms returns the verbs in all translations. They are computed by the first call, because only some processes
+// classify tools.
 var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreignVerb)}
-	mildest := func(a, b string) int { // if two verbs have the same form, the stricter one is added last and wins
+	mildest := func(a, b string) int { // if two verbs have a form in common, the stricter verb is added last and replaces the other
 		return cmp.Or(cmp.Compare(verbs[a].category, verbs[b].category), cmp.Compare(a, b))
 	}
 	for _, english := range slices.SortedFunc(maps.Keys(translations), mildest) {
@@ -56,7 +56,7 @@ var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	return all
 })
 
-// add adds all forms that a word in a translation represents.
+// add adds all forms that a word in [translations] stands for.
 func (f *foreignVerbs) add(english, word string) {
 	first, rest, split := strings.Cut(word, "/")
 	switch s := scriptOf([]rune(word)[0]); {
@@ -85,7 +85,7 @@ func plain(word string) string {
 					return -1
 				case r == 'ß':
 					return 's'
-				case r == 'ı': // Turkish, without a dot
+				case r == 'ı': // the Turkish i without a dot
 					return 'i'
 				}
 				return r
@@ -95,17 +95,17 @@ func plain(word string) string {
 	return word
 }
 
-// participles are endings of Russian participles, which describe things.
+// participles are the endings of Russian participles, which describe things instead of actions.
 var participles = []string{"енный", "енных", "енные", "ённый", "ённых", "ённые", "анный", "анных", "анные", "енное", "енной", "ённой"}
 
-// translateWord returns the English verb for a word of another language. It also reports whether the word is a known
+// translateWord returns the English verb for a word of another language. It returns false if the word is not a known
 // verb.
 func translateWord(word string) (string, bool) {
 	r := []rune(word)
 	if len(r) == 0 {
 		return "", false
 	}
-	switch scriptOf(r[0]) { //nolint:exhaustive // no verbs are known in other scripts
+	switch scriptOf(r[0]) { //nolint:exhaustive // no verbs in other scripts are known
 	case latin:
 		if english, ok := foreignForms().latin[norm.NFC.String(word)]; ok {
 			return english, ok
@@ -128,8 +128,8 @@ func translateWord(word string) (string, bool) {
 // englishWords are words that are common in English texts and rare in other languages.
 var englishWords = set("the of and to with for from this is are or your by if it")
 
-// isEnglish reports whether the beginning of the description is in English. If it is, the classifier does not search
-// for verbs of other languages.
+// isEnglish reports whether the beginning of the description is in English. In this case, the description is not
+// searched for verbs of other languages.
 func (c *finding) isEnglish() bool {
 	for i, w := range c.text[:min(len(c.text), maxEnglish)] {
 		if englishWords[w.text] && !inIdentifier(c.text, i) {
@@ -144,11 +144,12 @@ func inIdentifier(words []word, i int) bool {
 	return i > 0 && words[i].after == "_" || i+1 < len(words) && words[i+1].after == "_"
 }
 
-// maxEnglish is the number of words of a description that are checked for English.
+// maxEnglish limits how many words of a description are checked for English words.
 const maxEnglish = 40
 
-// isUnknownLanguage reports whether the description is in a script for which no verbs are known, or is a sentence in
-// Latin letters that contains no English word.
+// isUnknownLanguage reports whether no verbs of the description's language are known. This is assumed if the
+// description is mostly in a script for which no verbs are known, or is a text of at least four words in Latin letters
+// without any frequent English word.
 func (c *finding) isUnknownLanguage() bool {
 	var letters [scripts]int
 	count(&letters, c.tool.Description)
@@ -157,13 +158,13 @@ func (c *finding) isUnknownLanguage() bool {
 	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && mostlyLatin && !containsNear(c.text, len(c.text), frequentEnglishWords)
 }
 
-// frequentEnglishWords contains frequent English words. Every English text of four words or more is assumed to contain
-// at least one of them.
+// frequentEnglishWords contains words so frequent that an English text of four words or more is assumed to contain one
+// of them.
 var frequentEnglishWords = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
 	using into via per only new more id`)
 
-// translatedName returns the verbs of another language in the name. If the first word is a verb, it returns that verb.
-// Otherwise it returns the last verb.
+// translatedName returns the verb of another language in the tool's name, or nil if the name has no such verb. The
+// first word of the name is preferred. If it is not a verb, translatedName returns the last verb.
 func (c *finding) translatedName() []weightedVerb {
 	var found []weightedVerb
 	speaksEnglish := c.isEnglish()
@@ -192,7 +193,8 @@ func (c *finding) translatedName() []weightedVerb {
 	return found[max(0, len(found)-1):]
 }
 
-// translatedText returns the verbs of another language at the start of the description. The leading verb comes first.
+// translatedText returns the verbs of another language at the start of the description. The leading verb is the first
+// element.
 func (c *finding) translatedText() []weightedVerb {
 	if found := c.inSentence(); len(found) > 0 {
 		return found
@@ -210,7 +212,7 @@ func (c *finding) translatedText() []weightedVerb {
 		}
 		one := weightedVerb{foundVerb{word: w, base: english, sense: verbs[english]}, weightText}
 		switch {
-		case moneyNouns[plain(w.text)] && lead >= 0 && i <= lead+2 && out[0].category != read: // "Crea un pago"
+		case moneyNouns[plain(w.text)] && lead >= 0 && i <= lead+2 && out[0].category != read: // the verb already stands for the payment, as in "Crea un pago"
 		case lead < 0 && one.category == read && i > 0 && isObject(sentence, i):
 			continue
 		case lead < 0 && i < maxLead, lead < 0 && i == len(sentence)-1:
@@ -228,34 +230,34 @@ func (c *finding) translatedText() []weightedVerb {
 }
 
 // followsConjunction reports whether the word before the word at index i is a conjunction. The "e" in "un(e) facture"
-// is not treated as a conjunction.
+// does not count as a conjunction.
 func followsConjunction(sentence []word, i int) bool {
 	return conjunctions[sentence[i-1].text] && strings.TrimSpace(sentence[i-1].after+sentence[i].after) == ""
 }
 
-// isObject reports whether a word that looks like a verb is probably a noun: the object of the unknown verb before it,
-// as "cuenta" in "Congela una cuenta", or a word after an unknown verb and a conjunction.
+// isObject reports whether a word that looks like a verb is probably a noun. It is probably the object of an unknown
+// verb, as "cuenta" in "Congela una cuenta", if it follows an article or a conjunction.
 func isObject(sentence []word, i int) bool {
 	before := plain(sentence[i-1].text)
 	return foreignArticles[before] || conjunctions[before] || verbsAndNouns[plain(sentence[i].text)]
 }
 
-// foreignArticles are articles and possessive determiners in other languages.
+// foreignArticles contains articles and possessive determiners of other languages.
 var foreignArticles = set(`un una uno unos unas el la los las le les une des du de um uma os as il lo gli ein eine einen einem einer eines der die das den dem
 	su sus tu mi seu sua son sa ses votre ihr ihre sein seine`)
 
-// verbsAndNouns are words that are verbs in the category Read at the beginning of a description, and nouns everywhere
-// else, such as the words for "account" and "list".
+// verbsAndNouns contains words, such as those for "account" and "list", that are verbs of the category Read at the
+// beginning of a description, and nouns elsewhere.
 var verbsAndNouns = set("cuenta conta compte lista liste consulta busca ricerca recherche suche")
 
-// maxLead is the number of words at the beginning of a description in another language in which the leading verb is
-// searched. Other words may precede the verb, as in "Esta herramienta permite".
+// maxLead is how many words at the beginning of a description in another language are searched for the leading verb.
+// Other words may precede the verb, as in "Esta herramienta permite".
 const maxLead = 6
 
 var conjunctions = set("y e o u et ou und oder ed и или")
 
-// meaning returns the English verb for the word at index i of a sentence. It recognizes German and French verbs whose
-// second part comes later in the sentence.
+// meaning returns the English verb for the word at index i of a sentence. It also finds German and French verbs whose
+// second part follows later in the sentence.
 func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	rest := sentence[i+1:]
 	for _, verb := range foreignForms().split[plain(sentence[i].text)] {
@@ -269,13 +271,13 @@ func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	return translateWord(sentence[i].text)
 }
 
-// moneyNouns are words for payments and refunds in Spanish, Portuguese, Italian, French and German.
+// moneyNouns contains words for payments and refunds in Spanish, Portuguese, Italian, French and German.
 var moneyNouns = set(`reembolso reembolsos rimborso rimborsi remboursement remboursements pago pagos pagamento pagamentos pagamenti paiement paiements
 	zahlung zahlungen ruckzahlung ruckerstattung rueckerstattung erstattung uberweisung ueberweisung transferencia transferencias transferencia
 	bonifico virement virements`)
 
-// inSentence returns the verbs of the description's first sentence if it is in Chinese, Japanese or Korean. The leading
-// verb is the first verb in Chinese, and the last verb in Japanese and Korean.
+// inSentence returns the verbs in the first sentence of a description in Chinese, Japanese or Korean. The leading verb
+// is the first verb in Chinese, and the last verb in Japanese and Korean. It is the first element of the result.
 func (c *finding) inSentence() []weightedVerb {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
@@ -302,7 +304,7 @@ func (c *finding) inSentence() []weightedVerb {
 			before, after = i, i+1
 		}
 		switch between := text[found[before].offset+len(found[before].raw) : found[after].offset]; {
-		case (before == lead || after == lead) && len(between) <= maxObject && out[0].category != read: // for example "makes a refund"
+		case (before == lead || after == lead) && len(between) <= maxObject && out[0].category != read: // a verb and its object, as in "makes a refund"
 			out = append(out, weightedVerb{one, weightText})
 		case joinsIdeograms(between) && one.category >= destructive:
 			out = append(out, weightedVerb{one, weightMiddle})
@@ -313,20 +315,20 @@ func (c *finding) inSentence() []weightedVerb {
 	return out
 }
 
-// maxObject is the maximum distance, in bytes, between a verb and its object. It is the length of two ideograms.
+// maxObject is the maximum distance between a verb and its object, in bytes. Two ideograms have this length.
 const maxObject = 6
 
-// maxSentence is the number of bytes of a description in which verbs of languages without spaces are searched.
+// maxSentence limits how many bytes of a description are searched for verbs of languages that are written without
+// spaces.
 const maxSentence = 1200
 
-// joinsIdeograms reports whether the text between two verbs contains a conjunction.
+// joinsIdeograms reports whether the text between two verbs is short and contains a conjunction.
 func joinsIdeograms(between string) bool {
 	return len(between) <= 24 && (strings.ContainsAny(between, "和或并、/及與且") || strings.Contains(between, "または") || strings.Contains(between, "하거나") ||
 		strings.Contains(between, "또는") || strings.Contains(between, "하고"))
 }
 
-// inIdeograms returns the verbs in a text, in the order in which they occur. It supports languages without spaces
-// between words.
+// inIdeograms returns the verbs in a text in a language that is written without spaces, in the order of the text.
 func inIdeograms(text string) []foundVerb {
 	var out []foundVerb
 	forms := foreignForms().ideograms
@@ -343,7 +345,7 @@ func inIdeograms(text string) []foundVerb {
 		f := forms[i]
 		at += len(f.form)
 		if hasAnyPrefix(text[at:], "的", "された", "済み", "した", "された", "된", "한 ", "者", "人") {
-			continue // a participle describes a thing
+			continue // the form is a participle, which describes a thing
 		}
 		out = append(out, foundVerb{word: word{text: f.form, raw: f.form, offset: at - len(f.form)}, base: f.english, sense: verbs[f.english]})
 	}

@@ -6,7 +6,7 @@ import (
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 )
 
-// These are short names of the categories.
+// These are short names for the categories.
 const (
 	unknown     = mcpv1.Category_CATEGORY_UNSPECIFIED
 	read        = mcpv1.Category_CATEGORY_READ
@@ -16,14 +16,16 @@ const (
 	financial   = mcpv1.Category_CATEGORY_FINANCIAL
 )
 
-// sense is what a verb means in a tool's name or at the beginning of its description.
+// sense is what a verb means at the places where a verb says what a tool does, which are the tool's name and the
+// beginning of its description.
 type sense struct {
 	category mcpv1.Category
-	// weak is true if the word is often a noun or has several meanings. Verbs that are not weak count more.
+	// weak is true if the word is often a noun or has several meanings. A weak verb is weaker evidence than other
+	// verbs.
 	weak bool
 }
 
-// verbs contains the known verbs in their base form. In the lists below, ~ marks a weak verb.
+// verbs contains the known verbs in their base form. A ~ marks a weak verb.
 var verbs = lexicon(map[mcpv1.Category]string{
 	read: `
 		get list read search find fetch retrieve query show view look describe check count browse explore scan analyze
@@ -85,7 +87,7 @@ func lexicon(words map[mcpv1.Category]string) map[string]sense {
 	return all
 }
 
-// openerWords are words that may precede the verb of a description and that say nothing about what the tool does.
+// openerWords contains words that may precede the verb of a description, but do not say what the tool does.
 var openerWords = set(`
 	this that the a an tool tools endpoint api function command method operation action utility helper use used using
 	lets let allows allow enables enable you users to it can be will would for which is mcp please note important

@@ -7,22 +7,25 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// moneyMovements are nouns for movements of money. A tool that creates or changes such an object moves money.
+// moneyMovements contains nouns for movements of money. A tool that creates or changes a thing with such a name moves
+// money.
 var moneyMovements = set("payment refund payout charge withdrawal deposit donation purchase remittance disbursement reimbursement")
 
-// possibleMovements are nouns that can mean a movement of money. For example, an order can be a purchase or a sequence.
+// possibleMovements contains nouns that can also mean other things. For example, an order can be a purchase or a
+// sequence.
 var possibleMovements = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap funds money plan")
 
-// moveVerbs are verbs that can move money or other things.
+// moveVerbs contains verbs that can move money, but also other things.
 var moveVerbs = set("transfer send swap trade order finalize capture authorize withdraw deposit stake settle fund place")
 
-// moneyTakers are verbs that move money if their object is money. If the object is something else, the tool only reads.
+// moneyTakers contains verbs that move money if their object is money. With other objects, they mean that the tool only
+// reads.
 var moneyTakers = set("capture take open load return convert place order swap")
 
-// amountWords are words about money in parameter names.
+// amountWords contains words in parameter names that concern money.
 var amountWords = set("amount price currency total cents payment card wallet iban payee payer recipient_account lamports wei usd eur unit_amount plan billing")
 
-// moneyWords are words about money in descriptions.
+// moneyWords contains words in descriptions that concern money.
 var moneyWords = set(`money funds payment payments pay pays billing billed usd eur dollar dollars euro cents currency crypto
 	cryptocurrency wallet balance refund charge charged price prices bank card invoice eth btc sol usdc bitcoin`)
 
@@ -48,7 +51,7 @@ func (c *finding) byMoney() {
 	switch {
 	case object == "charge" && c.isAbout(batteries):
 		return
-	case object == "invoice" && !dueVerbs[verbText(c.inName)] && !dueVerbs[verbText(c.inText)] && !containsNear(c.name, len(c.name), dueInvoiceWords): // writing an invoice moves no money
+	case object == "invoice" && !dueVerbs[verbText(c.inName)] && !dueVerbs[verbText(c.inText)] && !containsNear(c.name, len(c.name), dueInvoiceWords): // to write an invoice moves no money
 		return
 	case object == "subscription" && !c.isAbout(freeSubscriptions) && !c.hasParameterWord(messageWords) && !containsNear(c.sentence(), len(c.text), freeTopics),
 		moneyMovements[object]:
@@ -65,24 +68,24 @@ func (c *finding) byMoney() {
 	c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: financial, Weight: 0.8, Meaning: meaning})
 }
 
-// orderVerbs are verbs that place an order.
+// orderVerbs contains the verbs that place an order.
 var orderVerbs = set("place confirm")
 
-// messageWords are words in parameter names that indicate a subscription to messages. Such subscriptions are free.
+// messageWords contains words in parameter names that show that people subscribe to messages, which is free.
 var messageWords = set("message messages newsletter topic topics channel channels")
 
-// onlyDeletes reports whether the name and the description both say that the tool deletes something. Deleting the
-// record of a payment moves no money.
+// onlyDeletes reports whether the leading verbs of the name and the description are both "delete". Such a tool does not
+// move money even if it deletes the record of a payment.
 func (c *finding) onlyDeletes() bool {
 	return c.inName != nil && c.inText != nil && c.inName.base == "delete" && c.inText.base == "delete"
 }
 
-// hasParameterWord reports whether the name of a parameter contains one of the given words.
+// hasParameterWord reports whether one of the given words occurs in the name of a parameter.
 func (c *finding) hasParameterWord(any map[string]bool) bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return containsNear(nameWords(p.Name), 8, any) })
 }
 
-// byMoneyName adds evidence from a name such as transfer_funds, if the category of the leading verbs is Read.
+// byMoneyName adds evidence from a name such as transfer_funds, if the leading verbs have the category Read.
 func (c *finding) byMoneyName() {
 	if len(c.name) != 2 || c.leadCategory() != read || !moveVerbs[c.name[0].text] && verbs[c.name[0].text].category != financial {
 		return
@@ -94,8 +97,8 @@ func (c *finding) byMoneyName() {
 	}
 }
 
-// byReward adds evidence from a parameter that specifies how much the caller pays, for example budget_usd. It adds
-// nothing if the tool certainly reads.
+// byReward adds evidence from a parameter that says how much the caller pays, for example budget_usd. It adds nothing
+// if the leading verbs clearly say that the tool reads.
 func (c *finding) byReward() {
 	if c.leadCategory() == read && !c.leadIsWeak() {
 		return
@@ -114,7 +117,7 @@ var (
 	currencies  = set("usd eur gbp usdc usdt btc eth sol")
 )
 
-// byPayments adds evidence from clauses that say that the tool makes a payment, or that a payment is required.
+// byPayments adds evidence from a clause that says that the tool makes a payment or requires one.
 func (c *finding) byPayments() {
 	if c.leadCategory() == read {
 		return
@@ -128,23 +131,24 @@ func (c *finding) byPayments() {
 	})
 }
 
-// payments matches clauses that say that a payment is made or required.
+// payments matches clauses that say that the tool makes a payment or requires one.
 var payments = matcher(`payment|payout|refund|funds|оплаты|pago|pagamento|paiement|zahlung|付款|支払|결제`, `\b((?:releas|issu|mak)e?s? (?:an? |the |their |your )?(?:payments?|payouts?|refunds?|funds)|requires? (?:\w+ ){0,3}payment)\b|`+
 	`(требует оплаты|requiere (?:un )?pago|exige pagamento|requer pagamento|nécessite un paiement|erfordert eine zahlung|richiede (?:un )?pagamento|需要付款|支払いが必要|결제가 필요)`)
 
-// wordsAfter returns the words that follow the verb s in the description.
+// wordsAfter returns the words after the verb s in the description.
 func (c *finding) wordsAfter(s *foundVerb) []word {
 	i := slices.IndexFunc(c.text, func(w word) bool { return w.offset == s.offset })
 	return c.text[i+1:]
 }
 
-// coinWords are words for money. dueInvoiceWords are words for an invoice that someone must pay.
+// coinWords contains words for money. dueInvoiceWords contains words in tool names that show that an invoice must be
+// paid.
 var (
 	coinWords       = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
 	dueInvoiceWords = set("sent")
 )
 
-// beginsWithOrder reports whether the description begins with a verb whose object is a trading order or position.
+// beginsWithOrder reports whether the leading verb of the description has a trading order or position as its object.
 func (c *finding) beginsWithOrder() bool {
 	return c.inText != nil && containsNear(c.wordsAfter(c.inText), 7, bids) && c.isAbout(markets)
 }
@@ -154,21 +158,20 @@ var (
 	markets = set("spot unfilled staking defi trade trading perpetual futures leverage margin")
 )
 
-// hasAmount reports whether the name of a parameter says that the parameter is an amount.
+// hasAmount reports whether the name of a parameter says that it is an amount.
 func (c *finding) hasAmount() bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return containsNear(nameWords(p.Name), 8, amountNames) })
 }
 
 var amountNames = set("amount amt currency ccy lamports wei cents")
 
-// dueVerbs are verbs that make an invoice due.
+// dueVerbs contains verbs after which an invoice must be paid.
 var dueVerbs = set("send finalize pay issue approve authorize authorise submit charge collect")
 
-// freeSubscriptions are things to which people can subscribe for free.
+// freeSubscriptions contains things to which people can subscribe for free.
 var freeSubscriptions = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources")
 
-// freeTopics are more things to which people can subscribe for free. They count only in the first sentence of a
-// description.
+// freeTopics contains more of these things, but they count only in the first sentence of a description.
 var freeTopics = set("changes updates")
 
 func verbText(s *foundVerb) string {
@@ -178,12 +181,13 @@ func verbText(s *foundVerb) string {
 	return s.base
 }
 
-// isAbout reports whether the name or the description contains one of the given words.
+// isAbout reports whether one of the given words occurs in the tool's name or description.
 func (c *finding) isAbout(any map[string]bool) bool {
 	return containsNear(c.name, len(c.name), any) || containsNear(c.text, len(c.text), any)
 }
 
-// object returns the last noun of the name before a preposition. This noun says what the tool reads or changes.
+// object returns the last noun in the tool's name, or the last one before a preposition. It names the thing that the
+// tool reads or changes.
 func (c *finding) object() word {
 	var last word
 	for _, w := range c.name {
@@ -204,7 +208,7 @@ var (
 	kinds        = set("v1 v2 v3 tool api batch bulk")
 )
 
-// speaksOfMoney reports whether a parameter or the description mentions money.
+// speaksOfMoney reports whether the name of a parameter or the description mentions money.
 func (c *finding) speaksOfMoney() bool {
 	for _, p := range c.tool.Parameters {
 		for _, w := range nameWords(p.Name) {

@@ -8,16 +8,16 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// programs are parameter names that usually mean that the parameter contains a program, which the tool runs.
+// programs contains parameter names that usually mean that the parameter contains a program that the tool runs.
 var programs = set(`bash sh shell exec powershell cmdline commandline command_line command cmd commands script shellcommand shell_command javascript js sql statement statements
 	comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// sources are parameter names that mean that the parameter contains a program. The tool runs the program, unless the
-// verbs say that the tool only reads it.
+// sources contains parameter names that mean that the parameter contains a program. The tool runs this program unless
+// the verbs say that the tool only reads it.
 var sources = set("code expression function sourcecode source_code program")
 
-// byParameters adds evidence from parameters that contain a program, at any depth of the schema. If the name and the
-// description say that the tool reads, this evidence only makes the classification uncertain.
+// byParameters adds evidence from a parameter that contains a program, at any depth of the schema. If the name and the
+// description both say that the tool reads, this evidence only makes the classification uncertain.
 func (c *finding) byParameters() {
 	lead := c.leadCategory()
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
@@ -32,19 +32,19 @@ func (c *finding) byParameters() {
 	}
 }
 
-// certainPrograms are parameter names that always mean that the parameter contains a program.
+// certainPrograms contains parameter names that always mean that the parameter contains a program.
 var certainPrograms = set(`bash sh shell exec powershell cmdline commandline command_line command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
 	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
 // programWeight returns the weight of a parameter as evidence that the tool runs a program. It returns 0 if the
-// parameter does not contain a program.
+// parameter seems to contain no program.
 func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 	if len(p.Values) > 0 || len(p.Types) > 0 && !slices.Contains(p.Types, "string") && !slices.Contains(p.Types, "array") && !slices.Contains(p.Types, "object") {
 		return 0
 	}
 	name := strings.ToLower(p.Name)
 	if words := nameWords(p.Name); !programs[name] && len(words) > 1 && words[len(words)-1].text != "id" {
-		name = words[len(words)-1].text // python_code, bashCommand
+		name = words[len(words)-1].text // for example code for python_code, and command for bashCommand
 		if name == "statement" || name == "statements" {
 			name = ""
 		}
@@ -61,52 +61,51 @@ func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 			return 0.45
 		}
 		return 0
-	case sources[name] && lead != execute && lead != unknown && !described: // "code" is often a number
+	case sources[name] && lead != execute && lead != unknown && !described: // a parameter named code is often a number
 		return 0
-	case (lead == write || lead == read) && !isQuery(c.inName) && !isQuery(c.inText): // the tool may read or change the program instead of running it
+	case (lead == write || lead == read) && !isQuery(c.inName) && !isQuery(c.inText): // the tool may only read or change the program
 		return 0.3
 	}
 	return 0.6
 }
 
-// possiblePrograms are parameter names for which the parameter contains a program only if its description says so.
+// possiblePrograms contains the names of parameters that contain a program only if their description says so.
 var possiblePrograms = set("query queries q input body text content expr filter pipeline args arguments payload source template")
 
-// maxRuns limits which parameter descriptions are searched for matches of [runnable] and [saysItRuns]. A description is
-// searched only if it is shorter than maxRuns bytes.
+// maxRuns is the length, in bytes, from which a parameter's description is not searched for matches of [runnable] and
+// [saysItRuns].
 const maxRuns = 400
 
-// runnable matches words for programs in a parameter's description.
+// runnable matches words that mean a program in the description of a parameter.
 var runnable = compiled(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
 	`\b(?:query|statements?|commands?|code|script|snippet|expressions?) (?:to|that will) (?:be )?(?:execut|run|evaluat)|\b(?:execut|run|evaluat)[a-z]* (?:as|in) (?:a |the )?(?:shell|sql|code|script|sandbox)|\b(?:raw|arbitrary) sql\b`)
 
-// saysItRuns matches descriptions that say that the parameter's value is run.
+// saysItRuns matches descriptions that say that the value of the parameter is run.
 var saysItRuns = matcher(`executed|run|evaluated`, `\b(?:shell|bash|powershell|python|javascript|typescript|js|lua|ruby|sql)\b.{0,24}\b(?:code|scripts?|functions?|commands?|statements?)\b.{0,24}\b(?:is|are|be|gets) (executed|run|evaluated)\b`)
 
 func describesProgram(description string) bool { return runnable().MatchString(description) }
 
-// isQuery reports whether the verb is "query". A query may change something although the verb belongs to the category
-// Read.
+// isQuery reports whether the verb is "query". A query may change something, although the verb has the category Read.
 func isQuery(s *foundVerb) bool { return s != nil && s.base == "query" }
 
-// readsByNameAndText reports whether the name and the description both say that the tool reads.
+// readsByNameAndText reports whether the leading verbs of the name and of the description both say that the tool reads.
 func (c *finding) readsByNameAndText() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// outputWords are words in the names of parameters that specify where to write. locationWords are words in the names of
-// parameters that specify a location in general.
+// outputWords contains words in the names of parameters that say where the tool writes. locationWords contains words in
+// the names of parameters that specify a location for any purpose.
 var outputWords = set("output out destination dest save target")
 
 var locationWords = set("path file filename dir directory folder")
 
-// storingVerbs are verbs of tools that store their result if a parameter specifies a location.
+// storingVerbs contains the verbs of tools that store their result if a parameter specifies a location.
 var storingVerbs = set("take capture screenshot download export render generate record snapshot print convert extract")
 
-// plainReads are verbs for tools that usually read from the location in a parameter, and do not write to it.
+// plainReads contains the verbs of tools that usually read from the location in a parameter instead of writing to it.
 var plainReads = set("get read list find search")
 
-// byOutputLocations adds evidence from parameters that specify where the tool stores its output.
+// byOutputLocations adds evidence from a parameter that says where the tool stores its output.
 func (c *finding) byOutputLocations() {
 	if !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && (storingVerbs[s.base] || storingVerbs[s.text]) }) {
 		return
@@ -130,15 +129,16 @@ func (c *finding) byOutputLocations() {
 	}
 }
 
-// removalParameters are names of parameters that make a tool that reads or writes also remove something.
+// removalParameters contains the names of parameters with which a tool that otherwise reads or writes also removes
+// something.
 var removalParameters = set("delete remove purge wipe clear drop destroy reset prune")
 
-// confirmParameters are names of parameters that confirm an action.
+// confirmParameters contains the names of parameters that confirm an action.
 var confirmParameters = set("apply dryrun dry_run confirm commit yes")
 
-// byRemovalParameters adds evidence from parameters in [removalParameters]. It also adds evidence from parameters in
-// [confirmParameters] if the description mentions removal. If the category of the leading verb is Write, only boolean
-// parameters in [removalParameters] count.
+// byRemovalParameters adds evidence from parameters in [removalParameters]. If the leading verb has the category Write,
+// only boolean parameters count. If it has the category Read and the description mentions a removal, parameters in
+// [confirmParameters] also count.
 func (c *finding) byRemovalParameters() {
 	lead := c.leadCategory()
 	if lead > write {
@@ -173,8 +173,8 @@ func (c *finding) byRemovalParameters() {
 	}
 }
 
-// bySwitches adds evidence from boolean parameters and amounts that show that a tool which reads also removes something
-// or moves money. Examples are delete_after_read, place_order and charge_amount.
+// bySwitches adds evidence from a parameter that shows that a tool that reads can also remove something or move money.
+// Such parameters are switches and amounts, for example delete_after_read, place_order and charge_amount.
 func (c *finding) bySwitches() {
 	if c.leadCategory() != read {
 		return
@@ -191,8 +191,8 @@ func (c *finding) bySwitches() {
 	}
 }
 
-// switchCategory returns the category of the action that a parameter switches on. It also reports whether the parameter
-// switches on an action.
+// switchCategory returns the category of the action that a parameter switches on. It returns false if the parameter
+// does not switch on an action.
 func switchCategory(p Parameter) (mcpv1.Category, bool) {
 	words := nameWords(p.Name)
 	if len(words) == 0 {
@@ -216,11 +216,11 @@ var (
 	payVerbs    = set("buy sell pay purchase refund")
 )
 
-// removesByText matches a parameter's description that says that something is permanently removed.
+// removesByText matches a parameter's description that says that something is removed for good.
 var removesByText = compiled(`(?i)^(?:permanently (?:removes?|deletes?)|(?:erase|delete|purge|wipe|destroy|empt(?:y|ie))s?) (?:the|all|any|every|each|old|its)\b|^permanently (?:remove|delete)s?\b`)
 
-// byHints adds evidence from annotations. Only the annotations of a trusted server can make the classification less
-// strict.
+// byHints adds evidence from annotations. Annotations can always make the classification stricter, but make it less
+// strict only if the server is trusted.
 func (c *finding) byHints() {
 	readOnly, hasReadOnly := c.tool.Hints["readOnlyHint"]
 	ruins, hasRuins := c.tool.Hints["destructiveHint"]
@@ -252,11 +252,11 @@ func (c *finding) byHints() {
 	}
 }
 
-// runsIfItChanges are verbs that mean that the tool runs something if the server says that the tool is not read-only.
+// runsIfItChanges contains verbs of tools that run something if the server says that they are not read-only.
 var runsIfItChanges = set("test benchmark simulate")
 
-// parameterPairs are pairs of parameters that a tool does not need if it only reads: a content and a location, a
-// message and a recipient, or an amount and a payee.
+// parameterPairs contains pairs of parameters that a tool that only reads does not need, such as a content and a
+// location, a message and a recipient, or an amount and a payee.
 var parameterPairs = []struct {
 	one, other map[string]bool
 	category   mcpv1.Category
@@ -267,8 +267,7 @@ var parameterPairs = []struct {
 	{set("amount amount_cents lamports value_wei"), set("to recipient payee iban to_account destination_account recipient_account to_address"), financial, "callers hand over how much is paid, and to whom"},
 }
 
-// byParameterPairs adds evidence from the pairs in [parameterPairs] if the name and the description say that the tool
-// reads.
+// byParameterPairs adds evidence from the pairs in [parameterPairs], if the leading verbs have the category Read.
 func (c *finding) byParameterPairs() {
 	if c.leadCategory() != read {
 		return
@@ -284,8 +283,8 @@ func (c *finding) byParameterPairs() {
 	}
 }
 
-// byUnreadParts adds evidence if the classifier did not read parts of the definition, because the parameters in these
-// parts may have any effect.
+// byUnreadParts adds evidence if parts of the definition were not read because of the limits, as the parameters in
+// these parts may have any effect.
 func (c *finding) byUnreadParts() {
 	if cut := c.tool.Cut; cut.Path != "" {
 		c.add(&policyv1.Evidence{

@@ -8,17 +8,18 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// phrase is a group of words that is evidence for a category.
+// phrase is a sequence of words that is evidence for a category.
 type phrase struct {
 	text     string
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// The field of lists categories. The phrase counts only if the category of the leading verb is one of them.
+	// The field of lists categories. The phrase counts only if the leading verb has one of them.
 	of []mcpv1.Category
 }
 
-// phrases are searched for in the whole description of a tool. A negated phrase ("does not overwrite") does not count.
+// phrases are searched for in the whole description of a tool. They do not count if they are negated, as in "does not
+// overwrite".
 var phrases = []phrase{
 	{"cannot be undone", destructive, 0.75, "what it does can't be taken back", changes},
 	{"can't be undone", destructive, 0.75, "what it does can't be taken back", changes},
@@ -56,7 +57,7 @@ var (
 	changes = []mcpv1.Category{unknown, write, execute, destructive, financial}
 )
 
-// negations are words that negate a verb or phrase that begins at most four words later.
+// negations contains words that negate a verb or phrase that begins up to four words later.
 var negations = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead rather refuse refuses refused fails reject")
 
 // byPhrases adds evidence from phrases in the description.
@@ -76,8 +77,8 @@ func (c *finding) byPhrases() {
 	}
 }
 
-// byRetractions looks for phrases that contradict the evidence found so far, such as "can be restored". It must be
-// called after all other evidence has been added.
+// byRetractions reduces the weight of evidence that the description contradicts, for example with "can be restored". It
+// must be called after all other evidence was added, except that from annotations.
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leadCategory())
@@ -85,8 +86,8 @@ func (c *finding) byRetractions() {
 	c.onlyReads(lower, c.leadCategory())
 }
 
-// findPhrase returns the offset of the first occurrence of text in lower, which is the description in lower case. It
-// ignores occurrences that are negated or part of a longer word. It returns false if there is no occurrence that
+// findPhrase returns the offset of the first occurrence of a phrase. The parameter lower is the description in lower
+// case. Occurrences that are negated or part of a longer word do not count. findPhrase returns false if no occurrence
 // counts.
 func (c *finding) findPhrase(lower, text string) (int, bool) {
 	for from := 0; ; {
@@ -100,14 +101,14 @@ func (c *finding) findPhrase(lower, text string) (int, bool) {
 			continue
 		}
 		if strings.HasPrefix(text, "irreversib") && (strings.HasSuffix(lower[:at], "may be ") || strings.HasSuffix(lower[:at], "might be ")) {
-			continue // some servers put this sentence into every description
+			continue // some servers put this phrase into every description
 		}
 		return at, true
 	}
 }
 
-// lowered returns a text with its ASCII letters in lower case. It does not change other letters, because their length
-// in bytes could change.
+// lowered converts the ASCII letters of a text to lower case. It does not change other letters, because this could
+// change their length in bytes.
 func lowered(text string) string {
 	out := []byte(text)
 	for i, b := range out {
@@ -120,7 +121,7 @@ func lowered(text string) string {
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' || b >= 0x80 }
 
-// isNegated reports whether one of the four words before the given offset in the description is in [negations].
+// isNegated reports whether one of the four words before the given offset of the description is in [negations].
 func (c *finding) isNegated(at int) bool {
 	for i, w := range slices.Backward(c.text) {
 		if w.offset >= at {
@@ -139,7 +140,7 @@ func (c *finding) isNegated(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// reduceWeights reduces the weights of all evidence whose category the given predicate accepts. It is used when
+// reduceWeights reduces the weight of the evidence for all categories for which the predicate is true. It is used when
 // stronger evidence contradicts this evidence.
 func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
@@ -149,14 +150,14 @@ func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	}
 }
 
-// restorePhrases are phrases that say that something that was removed can be restored.
+// restorePhrases contains phrases that say that what was removed can be restored.
 var restorePhrases = []string{
 	"to trash", "to the trash", "into the trash", "to the recycle bin", "to recycle bin", "soft delete", "soft-delete", "soft deletes", "soft-deletes",
 	"can be restored", "can be recovered", "can be undone", "in trash",
 }
 
-// reversible turns evidence for Destructive into evidence for Write if the description says that the tool's removals
-// can be undone.
+// reversible replaces evidence for Destructive with evidence for Write if the description says that what the tool
+// removes can be restored.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	if _, removed := c.findPhrase(lower, "permanently"); lead != destructive || removed {
 		return
@@ -175,14 +176,14 @@ func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	}
 }
 
-// readOnlyPhrases are phrases that say that a query changes nothing.
+// readOnlyPhrases contains phrases that say that a query changes nothing.
 var readOnlyPhrases = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements"}
 
-// readOnlyLanguages are query languages that can't change anything.
+// readOnlyLanguages contains query languages in which queries can't change anything.
 var readOnlyLanguages = set("soql sosl promql logql jql nrql")
 
-// onlyReads turns the evidence about a tool that runs queries into evidence for Read if the description says that the
-// queries can't change anything.
+// onlyReads replaces evidence for Execute with evidence for Read if the tool has a parameter for a query, and the
+// description says that queries can't change anything.
 func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	if lead != execute && lead != read && lead != unknown {
 		return
@@ -215,12 +216,12 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	}
 }
 
-// readOnlyForeign matches words for "read-only" in other languages.
+// readOnlyForeign matches words of other languages that mean "read-only".
 var readOnlyForeign = matcher(`只读|唯讀|専用|전용|lectura|leitura|lettura|lecture|чтени|schreibgeschützt|lesend`, `(只读|唯讀|読み取り専用|読取専用|읽기 전용|s[oó]lo lectura|(?:somente|apenas) leitura|sola lettura|lecture seule|только для чтения|только чтение|schreibgeschützt|nur lesend)`)
 
-// readsInOtherLanguages reduces the weight of evidence if the tool's name says that the tool reads, and the description
-// says in another language that the tool only reads. It reduces the weight of evidence for Write or Execute that comes
-// from the description or from a parameter that contains a query.
+// readsInOtherLanguages adds evidence for Read if the tool's name says that the tool reads, and the description says in
+// another language that it only reads. Then it also reduces the weight of the evidence for Write and Execute that comes
+// from the description or from a parameter for a query.
 func (c *finding) readsInOtherLanguages() {
 	if c.inName == nil || c.inName.weak || c.inName.category != read || c.isEnglish() {
 		return
@@ -240,10 +241,10 @@ func (c *finding) readsInOtherLanguages() {
 	})
 }
 
-// queryParameters are names of parameters that contain a query. The language of such a query can also be used to read.
+// queryParameters contains the names of parameters for a query in a language with which one can read and change things.
 var queryParameters = set("sql query statement q")
 
-// changeWords are words that show that a query changes something.
+// changeWords contains words that show that a query changes something.
 var changeWords = set("insert inserts update updates delete deletes modify modifies ddl alter")
 
 var queryWords = set("sql query statement aggregation pipeline q expression")

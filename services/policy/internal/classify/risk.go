@@ -7,21 +7,21 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// riskOf maps a category to the risk that its tools have if nothing raises the risk.
+// riskOf contains the risk of the tools of each category if nothing raises the risk.
 var riskOf = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
 }
 
-// These are the tags of dishonest tool definitions, which instruct the model or contain hidden text.
+// These are the tags of dishonest definitions. Such a definition instructs the model or contains hidden text.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"
 )
 
-// risk returns the risk of the tool. It is critical for a dishonest definition. Otherwise it is the risk of the
-// category, raised by one degree if the tool can return secrets, if one call can affect many things, or if the server
-// has set destructiveHint.
+// risk returns the risk of the tool. If the definition is dishonest, the risk is critical. Otherwise it is the risk of
+// the category, or one level higher if the tool can return secrets, if a call can affect many things, or if a tool that
+// writes has the annotation destructiveHint.
 func (c *finding) risk(of *policyv1.Classification) policyv1.Risk {
 	if slices.ContainsFunc(of.GetTags(), func(tag string) bool { return tag == tagSpeaks || tag == tagHidden }) {
 		return policyv1.Risk_RISK_CRITICAL
@@ -46,7 +46,7 @@ var (
 	sends   = set("send post publish reply email message notify broadcast tweet comment")
 )
 
-// sensitivity rates how sensitive the tool's results can be.
+// sensitivity rates how confidential the tool's results can be.
 func (c *finding) sensitivity() policyv1.Axis {
 	words := slices.Concat(c.name, c.sentence())
 	switch {
@@ -59,7 +59,7 @@ func (c *finding) sensitivity() policyv1.Axis {
 	}
 }
 
-// hasKey reports whether the words mention a key that gives access, for example "API key".
+// hasKey reports whether the words contain the name of a key that gives access, for example "API key".
 func hasKey(words []word) bool {
 	for i, w := range words {
 		if i > 0 && (w.text == "key" || w.text == "keys") && opensWith[words[i-1].text] {
@@ -71,7 +71,7 @@ func hasKey(words []word) bool {
 
 var opensWith = set("api private access secret ssh signing encryption master")
 
-// openWorld rates how far the tool's effects reach beyond its server.
+// openWorld rates how likely the tool reaches beyond its server, for example on the internet.
 func (c *finding) openWorld() policyv1.Axis {
 	hint, hinted := c.tool.Hints["openWorldHint"]
 	for _, p := range c.tool.Parameters {
@@ -89,7 +89,7 @@ func (c *finding) openWorld() policyv1.Axis {
 	}
 }
 
-// irreversibility rates how hard it is to undo the tool's effect.
+// irreversibility rates how hard it is to undo what the tool does.
 func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
 	switch {
 	case category == read:
@@ -103,7 +103,7 @@ func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
 	}
 }
 
-// blastRadius rates how much one call can affect.
+// blastRadius rates how much a single call can affect.
 func (c *finding) blastRadius() policyv1.Axis {
 	if containsNear(c.name, len(c.name), much) {
 		return policyv1.Axis_AXIS_HIGH
@@ -121,7 +121,7 @@ func (c *finding) blastRadius() policyv1.Axis {
 	return policyv1.Axis_AXIS_LOW
 }
 
-// tags returns the tags of the tool, and adds the evidence for these tags.
+// tags returns the tags of the tool, and adds the evidence for them.
 func (c *finding) tags() []string {
 	var out []string
 	if c.hasSteeringText() {

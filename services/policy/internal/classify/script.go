@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// A script is a group of Unicode scripts that are used together in one text.
+// A script is a group of Unicode scripts that occur together in texts.
 type script uint8
 
 const (
@@ -41,23 +41,23 @@ func scriptOf(r rune) script {
 	return anyOther
 }
 
-// These constants describe a passage that is in a different script from the rest of the text.
+// These constants define when a passage in a different script than the rest of the text is suspicious.
 const (
-	// minPassage is the minimum number of letters in a passage. minIdeogram is the minimum number of ideograms if the
-	// passage consists of ideograms.
+	// minPassage is how many letters a passage must have. If the passage consists of ideograms, it needs only
+	// minIdeogram of them.
 	minPassage  = 16
 	minIdeogram = 8
-	// maxShare is the maximum share of the text's letters that may be in the passage's script. If the share is larger,
-	// the text is probably in two languages.
+	// maxShare is the greatest share of the text's letters that may be in the script of the passage. If the share is
+	// larger, the text is probably in two languages.
 	maxShare = 0.35
-	// ideogram is how many letters one ideogram counts as when the share is computed.
+	// ideogram is how many letters an ideogram counts as in this share.
 	ideogram = 3
 )
 
-// count counts the letters of each script in a text. It adds the numbers to the counts in letters.
+// count adds the number of letters of each script in a text to letters.
 func count(letters *[scripts]int, text string) {
 	for _, r := range text {
-		switch s := scriptOf(r); s { //nolint:exhaustive // all others count as one letter
+		switch s := scriptOf(r); s { //nolint:exhaustive // letters of all other scripts count as one
 		case noScript:
 		case eastAsian:
 			letters[s] += ideogram
@@ -67,7 +67,7 @@ func count(letters *[scripts]int, text string) {
 	}
 }
 
-// isRare reports whether the share of the letters that are in the script s is at most maxShare.
+// isRare reports whether at most maxShare of the letters are in the script s.
 func isRare(letters *[scripts]int, s script) bool {
 	all := 0
 	for _, some := range letters {
@@ -76,11 +76,10 @@ func isRare(letters *[scripts]int, s script) bool {
 	return float64(letters[s]) <= maxShare*float64(all)
 }
 
-// hasHiddenText reports whether the definition contains text that a person does not see or can't read: invisible
-// characters, a word that mixes Latin letters with similar letters of another script, or a passage in a rare script. A
-// script is rare if few letters of the text are in this script. If the script is one for which there are no steering
-// forms (patterns for texts that instruct the model), the letters of the whole definition are counted instead of those
-// of the text.
+// hasHiddenText reports whether the definition contains text that people do not see or can't read. This is an invisible
+// character, a word that mixes Latin letters with similar letters of another script, or a passage in a rare script. A
+// script is rare if few letters of the text are in it. For scripts for which there are no steering forms (patterns for
+// texts that instruct the model), the letters of the whole definition count instead of those of the text.
 func (c *finding) hasHiddenText() bool {
 	found := false
 	var whole [scripts]int
@@ -111,8 +110,9 @@ func (c *finding) hasHiddenText() bool {
 	return found
 }
 
-// findForeignText finds a word with letters of two similar scripts, or a passage in a rare script. It returns the
-// bounds of the word or passage and the meaning of the evidence. The meaning is empty if findForeignText finds nothing.
+// findForeignText finds a word with letters of two similar scripts, or a passage in a rare script. It returns the start
+// and end of the word or passage, and a meaning that explains it as evidence. If findForeignText finds nothing, the
+// meaning is empty.
 func findForeignText(text string, rare func(script) bool) (from, to int, meaning string) {
 	var word, passage struct {
 		from, letters int
@@ -135,7 +135,7 @@ func findForeignText(text string, rare func(script) bool) (from, to int, meaning
 			word.in[s] = true
 		}
 		switch {
-		case s == noScript && !isQuote(r): // spaces and punctuation are part of a passage
+		case s == noScript && !isQuote(r): // spaces and punctuation do not end a passage
 		case s == noScript || s == latin || s != passage.of:
 			passage.letters, passage.of, passage.from = 0, s, at
 			if s > latin {
@@ -155,7 +155,8 @@ func findForeignText(text string, rare func(script) bool) (from, to int, meaning
 	return 0, 0, ""
 }
 
-// isQuote reports whether r is a quotation mark or a bracket, which can delimit an example in another script.
+// isQuote reports whether r is a quotation mark or a bracket. Such a character can enclose an example in another
+// script, so it ends a passage.
 func isQuote(r rune) bool {
 	switch r {
 	case '"', '\'', '`', '“', '”', '«', '»', '„', '(', ')', '（', '）', '「', '」', '‘', '’', '[', ']':

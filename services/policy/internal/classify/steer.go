@@ -10,22 +10,23 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A form is a pattern that matches texts that instruct the model instead of describing the tool.
+// A form is a pattern for texts that instruct the model instead of describing the tool.
 type form struct {
-	// triggers lists words. Every text that the form matches contains at least one of them, so the expression is tried
-	// only near these words.
+	// triggers lists words of which every matching text contains at least one. The expression is tried only near these
+	// words, because this is faster.
 	triggers []string
-	words    func() *regexp.Regexp
-	// raw is true if the form matches the original text in lower case instead of the folded text.
+	// words returns the expression.
+	words func() *regexp.Regexp
+	// raw is true if the expression is matched against the original text in lower case instead of the folded text.
 	raw     bool
 	meaning string
 }
 
-// window is the maximum distance, in bytes, between a word in form.triggers and the end of a match of the form.
+// window is the maximum distance, in bytes, between a trigger word and the start or end of a match.
 const window = 256
 
-// find returns the start and the end of the form's first match in a text, or nil if nothing matches. tried is the
-// number of bytes in which the form's expression was searched for.
+// find returns the start and the end of the form's first match in a text, or nil if the form does not match. It also
+// returns in how many bytes the expression was tried.
 func (f *form) find(text string) (at []int, tried int) {
 	if f.raw {
 		if !slices.ContainsFunc(f.triggers, func(word string) bool { return strings.Contains(text, word) }) {
@@ -56,7 +57,7 @@ func (f *form) find(text string) (at []int, tried int) {
 		if end <= done {
 			continue
 		}
-		begin = max(begin, done-window) // so that a match can begin in the previous window
+		begin = max(begin, done-window) // a match can begin in the previous window
 		for begin = max(begin, 0); begin > 0 && text[begin-1] != ' ' && !utf8.RuneStart(text[begin]); begin-- {
 		}
 		for ; end < len(text) && !utf8.RuneStart(text[end]); end++ {
@@ -70,13 +71,13 @@ func (f *form) find(text string) (at []int, tried int) {
 	return nil, tried
 }
 
-// upTo3 and upTo6 match up to 3 and up to 6 words within a sentence.
+// upTo3 and upTo6 match up to three and up to six words of a sentence.
 const (
 	upTo3 = `(?:[^\s.!?;:]+ ){0,3}`
 	upTo6 = `(?:[^\s.!?;:]+ ){0,6}`
 )
 
-// These are the meanings that forms in all languages have.
+// These are the meanings that explain matches of forms in all languages.
 const (
 	overrules = "it tells its reader which instructions to follow"
 	conceals  = "it tells its reader what not to tell people"
@@ -88,19 +89,19 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// newForm returns a form for folded texts. The parameter any contains the form's trigger words, separated by |.
+// newForm returns a form for folded texts. The parameter any contains the trigger words, separated by |.
 func newForm(meaning, any, expression string) form {
 	return form{triggers: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }
 
-// compiled returns a function that compiles the expression the first time it is called. Compiling all expressions takes
-// 10 ms.
+// compiled returns a function that compiles the expression when it is first called, because it takes 10 ms to compile
+// all expressions.
 func compiled(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// steering contains the forms for English texts and for markup. They do not match harmless sentences that real tools
-// contain, such as "you must call X first" and "use this tool before Y".
+// steering contains the forms for English texts and for markup. They are written so that they do not match harmless
+// sentences in the definitions of real tools, such as "you must call X first" and "use this tool before Y".
 var steering = []form{
 	newForm(overrules, "instruction|rule|guideline|directive|prompt|message|guardrail|restriction|safety|policy|policies|pretend|precedence|stop following",
 		`\b(?:ignor|disregard|forget|overrid|bypass|discard|obey)(?:e|es|s|ing)? `+upTo3+`(?:your|previous|prior|earlier|above|preceding|former|all|any|other|system|safety|users?) ?`+
@@ -142,26 +143,26 @@ var steering = []form{
 	},
 }
 
-// secretLocations is an expression that matches, in folded texts, places where secrets are stored.
+// secretLocations is an expression for folded texts that matches places where secrets are stored.
 const secretLocations = `\.ssh\b|\bid (?:rsa|dsa|ecdsa|ed25519)|\.aws/|(?:^|[ /(])\.env\b|/etc/(?:passwd|shadow)|\.netrc|\.npmrc|\.git credentials|\.kube/config|\.docker/config|\.gnupg|\.pgpass|` +
 	`wallet\.dat|mcp\.json|claude desktop config|bash history|known hosts|authorized keys`
 
-// accessWords is an expression that matches words that mean reading or sending something.
+// accessWords is an expression that matches words for reading or sending.
 const accessWords = `reads?|cat|open|pass|send|include|attach|paste|upload|append|forward|dump|leak|copy|put|contents? of|` +
 	`lee|lea|lis|lisez|lies|lese|leia|leggi|envía|envia|envoie|sende|incolla|pega|colle|cole|transmets|füge|copia|copie|kopiere|` +
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
-// These constants, in bytes, limit the search for steering forms. Texts shorter than minForm are not searched. At most
-// maxFolded bytes of a definition's texts are searched. The search ends when expressions have been tried on maxTried
-// bytes. A definition with texts that were not searched is treated as a definition that instructs the model.
+// These constants, in bytes, limit the search for steering forms. Texts shorter than minForm are not searched. The
+// search ends after maxFolded bytes of texts, or when expressions were tried in maxTried bytes. If texts were not
+// searched, the definition counts as one that instructs the model.
 const (
 	minForm   = 12
 	maxFolded = 128 << 10
 	maxTried  = 1 << 20
 )
 
-// hasSteeringText reports whether a form matches one of the definition's texts. It adds one piece of evidence for each
-// meaning among the forms that match.
+// hasSteeringText reports whether a form matches a text of the definition. It adds evidence for the first match of each
+// meaning.
 func (c *finding) hasSteeringText() bool {
 	seen, read := make(map[string]bool), make(map[string]bool)
 	tried, folded := 0, 0
@@ -200,7 +201,7 @@ func (c *finding) hasSteeringText() bool {
 	return len(seen) > 0
 }
 
-// lastOf returns the offset of the end of the character that begins at the given offset.
+// lastOf returns the offset after the character that begins at the given offset.
 func lastOf(text string, at int) int {
 	for i := range text[at:] {
 		if i > 0 {
@@ -210,11 +211,11 @@ func lastOf(text string, at int) int {
 	return len(text)
 }
 
-// maxQuote is the maximum length of a quote in evidence, in bytes.
+// maxQuote limits the length of a quote in evidence, in bytes.
 const maxQuote = 200
 
-// quote adds a part of a text as evidence that has no category. Such evidence explains a tag. It affects only the risk
-// of the tool.
+// quote adds a part of a text as evidence for a tag. Such evidence has no category, so it can change the risk, but not
+// the category of the tool.
 func (c *finding) quote(text Text, from, to int, meaning string) {
 	path := c.tool.path(text)
 	if path == "" {

@@ -4,8 +4,8 @@ import "slices"
 
 var forms = slices.Concat(steering, steeringElsewhere)
 
-// steeringElsewhere contains the forms for other languages. They match folded texts, in which an apostrophe is a space.
-// They do not use \b next to non-ASCII letters, because RE2's \b supports only ASCII.
+// steeringElsewhere contains the forms for texts in other languages. These forms match folded texts, in which
+// apostrophes are spaces. They do not contain \b next to non-ASCII letters, because the \b of RE2 supports only ASCII.
 var steeringElsewhere = []form{
 	// Spanish, Portuguese, Italian, French
 	newForm(overrules, "instrucc|instruç|istruzioni|instructions|indicac|indicaç|consignes|reglas|regras|regole|règles|directiv|diretriz|direttive",
@@ -35,7 +35,7 @@ var steeringElsewhere = []form{
 	newForm(conceals, "ユーザ|利用者|使用者", `(?:ユーザーー?|ユーザ|利用者|使用者).{0,8}(?:伝えない|伝えず|知らせない|知らせず|言わない|見せない|教えない|報告しない|秘密|隠)`),
 	newForm(goesFirst, "ツール", `(?:他|ほか|別)の.{0,6}ツール.{0,12}前に`),
 	newForm(wantsTalk, "会話|プロンプト", `(?:会話|チャット)(?:の)?(?:履歴|全体|全文|全部)|システムプロンプト.{0,8}(?:含め|入れ|送)`),
-	// Korean: NFKC keeps the syllables unchanged.
+	// Korean (NFKC does not decompose the syllables)
 	newForm(overrules, "무시|잊", `(?:지시|명령|규칙|프롬프트|지침)[^.]{0,10}(?:무시|잊)`),
 	newForm(conceals, "사용자", `사용자[^.]{0,8}(?:알리지|말하지|보여주지|언급하지|공개하지|모르게|숨기)`),
 	newForm(goesFirst, "도구", `(?:다른|모든|어떤)[^.]{0,8}도구[^.]{0,12}전에`),

@@ -6,26 +6,26 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxPath is the maximum length, in bytes, of the path of a piece of evidence. Evidence with a longer path is omitted.
+// maxPath limits how long the path of a piece of evidence may be, in bytes. Evidence with a longer path is omitted.
 const maxPath = 1024
 
-// Text is a string anywhere in a definition. A client may show every text of a definition to a model.
+// Text is a string in a definition. Clients may show all texts of a definition to a model.
 type Text struct {
 	Value string
-	// InKey is true if Value is the name of a member, and false if it is a value.
+	// InKey is true if Value is the name of a member, and false if it is the value of a member or an element.
 	InKey bool
 
-	// token is the number of the text's JSON token in the definition. The first token has number 1.
+	// token is the number of the JSON token for the text in the definition. Tokens are numbered from 1.
 	token int
 }
 
-// textsIn returns the strings in a definition, in the order in which they occur.
+// textsIn returns the strings in a definition, in order.
 func textsIn(definition jsontext.Value) []Text {
 	var out []Text
 	dec := jsontext.NewDecoder(bytes.NewReader(definition))
 	for count := 1; ; count++ {
 		token, err := dec.ReadToken()
-		if err != nil { // io.EOF; other errors can't happen, because the definition was parsed before
+		if err != nil { // this is io.EOF, because the definition was parsed before without errors
 			return out
 		}
 		if token.Kind() == '"' {
@@ -35,7 +35,7 @@ func textsIn(definition jsontext.Value) []Text {
 	}
 }
 
-// path returns the JSON Pointer of one of the tool's texts, or "" if the pointer is longer than maxPath. It parses the
+// path returns the JSON Pointer of one of the tool's texts, or "" if it is longer than maxPath. It parses the
 // definition again to find the pointer. The pointers are not stored, because their total length can be proportional to
 // the square of the definition's length.
 func (t *Tool) path(text Text) string {

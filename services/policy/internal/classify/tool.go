@@ -1,9 +1,11 @@
-// Package classify determines the category and the risk of a tool from the tool's definition. A classification also has
-// a confidence and evidence, which consists of the words of the definition on which the classification is based. The
-// policy service uses the package. The package uses no model, no network and no list of known servers. Its results are
-// deterministic.
+// Package classify determines the category and the risk of a tool from the tool's definition. The evidence for a
+// classification consists of words of the definition. Each piece of evidence has a weight and speaks for a category.
+// The most important evidence is the leading verb, which is the verb in the tool's name or at the beginning of its
+// description that says what the tool does. The confidence says how clear the evidence is. The policy service uses this
+// package. The package uses no model, no network and no list of known servers, and it always returns the same result
+// for the same definition.
 //
-// A malicious server can write a definition that looks harmless. Policies therefore rely on a classification only if
+// A malicious server can write a definition that looks harmless. Therefore policies rely on a classification only if
 // the server is trusted or if a person has accepted the classification (see docs/policy-reference.md).
 package classify
 
@@ -16,31 +18,30 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// These constants limit how much of a schema is read.
+// These constants limit which part of a schema is read.
 const (
 	maxParameters = 256     // members of an object
 	maxValues     = 64      // values of a parameter
-	maxNested     = 1024    // parameters inside of other parameters
-	maxDepth      = 16      // depth of parameters inside of other parameters
-	maxParsed     = 8 << 20 // bytes; deep or shared parts are parsed and counted more than once
+	maxNested     = 1024    // parameters inside other parameters
+	maxDepth      = 16      // depth of parameters inside other parameters
+	maxParsed     = 8 << 20 // bytes, of which nested and shared parts are parsed and counted more than once
 )
 
 // ErrDefinition means that a text is not a valid tool definition.
 var ErrDefinition = errors.New("this is not the definition of a tool")
 
-// Tool contains the parts of a tool's definition that show what the tool does.
+// Tool contains the parts of a definition that show what the tool does.
 type Tool struct {
 	Name        string
 	Description string
-	// Parameters contains the properties of the input schema, in the order of the schema. It has at most 256 elements.
+	// Parameters contains the properties of the input schema, in the order of the schema. There are at most 256.
 	Parameters []Parameter
-	// Nested contains the properties that are nested in parameters. It has at most 1024 elements, nested at most 16
-	// levels deep.
+	// Nested contains the properties inside other properties. There are at most 1024, and they are at most 16 levels
+	// deep.
 	Nested []Parameter
-	// Cut is the first parameter that was not read because a bound was reached. Its Path is empty if all parameters
-	// were read.
+	// Cut is the first parameter that was not read because of a limit. If all parameters were read, its Path is empty.
 	Cut Parameter
-	// Hints contains the annotations in the definition by name.
+	// Hints contains those annotations in the definition that are booleans, by name.
 	Hints map[string]bool
 	// Texts contains all strings in the definition, including the names of members, in the order in which they occur.
 	Texts []Text
@@ -54,17 +55,17 @@ type Parameter struct {
 	Description string
 	Types       []string
 	Required    bool
-	// Values contains the string values that the schema allows, at most 64. It is empty if the schema does not list
-	// values.
+	// Values contains the strings to which the schema limits the parameter, at most 64. It is empty if there is no such
+	// limit.
 	Values []string
 	// Cut is true if the schema may list more values.
 	Cut bool
-	// Path is a JSON Pointer into the definition. It ends with the parameter's name.
+	// Path is a JSON Pointer into the definition, which ends with the name of the parameter.
 	Path string
 }
 
-// Read parses a tool's definition from the result of `tools/list` (MCP, Tools, Data Types). It ignores an invalid
-// schema and all members that do not show what the tool does.
+// Read parses a tool's definition as a server returns it from `tools/list` (MCP, Tools, Data Types). It ignores an
+// invalid schema and all members that do not show what the tool does.
 func Read(definition jsontext.Value) (Tool, error) {
 	var in struct {
 		Name        string         `json:"name"`
@@ -90,19 +91,19 @@ func Read(definition jsontext.Value) (Tool, error) {
 	return t, nil
 }
 
-// schema is an input schema. Parts that are not valid JSON Schema are treated as absent.
+// schema is an input schema. Parts that are not valid JSON Schema count as absent.
 type schema struct {
 	properties []property
 	choices    []property // anyOf, oneOf and allOf of the schema itself
-	next       string     // the first property that was not read because of maxParameters
+	next       string     // first property that was not read because of maxParameters
 	required   map[string]bool
-	// shared maps references to the schemas that properties can refer to.
+	// shared contains the schemas to which properties can refer, by reference.
 	shared map[string]jsontext.Value
 
 	nested   []Parameter
 	cut      Parameter
 	expanded map[string]bool
-	parsed   int // bytes of schemas that were parsed for parameters
+	parsed   int // number of bytes that were parsed to find parameters
 }
 
 type property struct {
@@ -110,7 +111,7 @@ type property struct {
 	value jsontext.Value
 }
 
-// UnmarshalJSONFrom implements json.UnmarshalerFrom. It preserves the order of the properties.
+// UnmarshalJSONFrom implements json.UnmarshalerFrom. It keeps the properties in order.
 func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	value, err := dec.ReadValue()
 	if err != nil {
@@ -139,15 +140,14 @@ func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return nil
 }
 
-// members returns the first maxParameters members of an object, in their original order. It returns nil if the value is
-// not an object.
+// members returns the first maxParameters members of an object, in order. It returns nil if the value is not an object.
 func members(object jsontext.Value) []property {
 	out, _ := firstMembers(object)
 	return out
 }
 
-// firstMembers returns the first maxParameters members of an object, and the name of the next member. The name is "" if
-// there are no more members.
+// firstMembers returns the first maxParameters members of an object in order, and the name of the member after these,
+// or "" if there are no more.
 func firstMembers(object jsontext.Value) (out []property, next string) {
 	if object.Kind() != '{' {
 		return nil, ""
@@ -190,14 +190,14 @@ func (s *schema) parameters() []Parameter {
 	return out
 }
 
-// leaveOut records a parameter that is not read. Only the first such parameter is kept.
+// leaveOut records a parameter that is not read, unless one was recorded before.
 func (s *schema) leaveOut(path, name string) {
 	if s.cut.Path == "" && len(path)+len(name) <= maxPath {
 		s.cut = Parameter{Name: name, Path: path + pointer(name)}
 	}
 }
 
-// parameter parses the property at the given path, and the properties nested in it.
+// parameter parses the property at the given path, and the properties inside it.
 func (s *schema) parameter(p property, path string, depth int) Parameter {
 	one := Parameter{Name: p.name, Path: path + pointer(p.name)}
 	if s.parsed += len(p.value); s.parsed > maxParsed {
@@ -213,7 +213,7 @@ func (s *schema) parameter(p property, path string, depth int) Parameter {
 				break
 			}
 			shared := members(s.shared[to[0]])
-			if !s.expanded[to[0]] { // a definition may refer to itself
+			if !s.expanded[to[0]] { // a shared schema may refer to itself
 				s.expanded[to[0]] = true
 				s.inside(shared, rootPath+strings.TrimPrefix(to[0], "#"), depth+1)
 			}
@@ -239,7 +239,7 @@ func (s *schema) parameter(p property, path string, depth int) Parameter {
 	return one
 }
 
-// alternatives adds the values and types that are listed in the alternatives of a parameter's schema.
+// alternatives adds the values and types in the alternatives of a parameter's schema.
 func (p *Parameter) alternatives(value jsontext.Value) {
 	for _, alternative := range elements(value) {
 		for _, inner := range members(alternative) {
@@ -253,7 +253,7 @@ func (p *Parameter) alternatives(value jsontext.Value) {
 	}
 }
 
-// inside parses the parameters that are nested in a schema, at any depth.
+// inside parses the parameters inside a schema, at any depth.
 func (s *schema) inside(described []property, path string, depth int) {
 	for _, member := range described {
 		at := path + pointer(member.name)
@@ -289,16 +289,16 @@ func (s *schema) inside(described []property, path string, depth int) {
 	}
 }
 
-// schemas are the members of a schema that can contain more parameters.
+// schemas contains the members of a schema that can contain further parameters.
 var schemas = set("properties items additionalProperties anyOf oneOf allOf")
 
-// elements returns the elements of an array. It returns nil if the value is not an array.
+// elements returns the elements of an array, or nil if the value is not an array.
 func elements(value jsontext.Value) (out []jsontext.Value) {
 	_ = json.Unmarshal(value, &out)
 	return out
 }
 
-// texts returns the strings in an array. If the value is a single string, it returns a list with that string.
+// texts returns the strings in an array. For a single string, it returns a list that contains the string.
 func texts(value jsontext.Value) []string {
 	var all []any
 	if json.Unmarshal(value, &all) != nil {

@@ -9,8 +9,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// These constants are the weights of verbs by their position. A single verb does not give enough confidence, but two
-// verbs that agree do.
+// These constants are the weights of verbs at different positions. A single verb alone does not give enough confidence,
+// but two verbs of the same category do.
 const (
 	weightName   = 0.6
 	weightMiddle = 0.5
@@ -19,7 +19,7 @@ const (
 	weightAlso   = 0.35
 )
 
-// byVerbs adds evidence from the verbs of the tool's name and description.
+// byVerbs adds evidence from the verbs in the tool's name and description.
 func (c *finding) byVerbs() {
 	name := c.verbsOfName()
 	if len(name) == 0 {
@@ -30,22 +30,22 @@ func (c *finding) byVerbs() {
 		text = c.translatedText()
 	}
 	if len(name) == 1 && len(text) == 1 && !text[0].weak && text[0].category == read && (name[0].category == write || name[0].category == execute) && !c.namesProgram() {
-		name[0].weight /= 2 // the verb in the description is better evidence than a word of the name
+		name[0].weight /= 2 // the verb in the description is better evidence than a word in the name
 	}
 	if len(name) == 1 && len(text) == 1 {
-		switch { // for example a log that is viewed, and trades that are fetched
+		switch { // for example, a log that is viewed, or trades that are fetched
 		case name[0].weak && !text[0].weak && text[0].category == read:
 			name[0].weight /= 2
 		case text[0].weak && !name[0].weak && name[0].category == read && text[0].text != text[0].base:
 			text[0].weight /= 2
 		}
 	}
-	if len(name) == 2 && len(text) == 1 && !text[0].weak && text[0].category == read { // for example the status of a deployment
+	if len(name) == 2 && len(text) == 1 && !text[0].weak && text[0].category == read { // for example, the status of a deployment
 		name[0].weight /= 2
 	}
 	if len(name) == 1 && len(text) > 0 && name[0].base == text[0].base {
 		if name[0].category != financial {
-			name[0].sense = text[0].sense // the words after the verb in the description show its sense
+			name[0].sense = text[0].sense // the words after the verb show its sense only in the description
 		}
 	}
 	for _, s := range name {
@@ -72,7 +72,7 @@ func (c *finding) byVerbs() {
 	}
 }
 
-// byUnknownVerb adds evidence for Execute, because no known verb shows what the tool does.
+// byUnknownVerb adds evidence for Execute. It is called if no known verb says what the tool does.
 func (c *finding) byUnknownVerb() {
 	first, meaning := c.text[0], "no verb that is known says what it does"
 	if len(c.text) > 1 && determiners[c.text[1].text] && !openerWords[first.text] {
@@ -85,14 +85,15 @@ func (c *finding) byUnknownVerb() {
 
 var determiners = set("a an the all your this that these one each every any some its up off out on down back over away")
 
-// weightedVerb is a verb and its weight.
+// weightedVerb is a verb with its weight as evidence.
 type weightedVerb struct {
 	foundVerb
 
 	weight float64
 }
 
-// addVerb adds a verb as evidence. path is the location of the verb, and the parameter what describes this location.
+// addVerb adds a verb as evidence. The parameter path is the place of the verb in the definition, and what is the name
+// of this place in explanations.
 func (c *finding) addVerb(path, what string, s weightedVerb) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if questionVerbs[s.base] {
@@ -101,21 +102,21 @@ func (c *finding) addVerb(path, what string, s weightedVerb) {
 	c.add(&policyv1.Evidence{Path: path, Offset: int32(s.offset), Quote: s.raw, Category: s.category, Weight: s.weight, Meaning: meaning})
 }
 
-// questionVerbs are verbs that form a question at the beginning of a name, as in is_stopped.
+// questionVerbs contains verbs that make a name a question, as in is_stopped.
 var questionVerbs = set("is has can")
 
-// stateNouns are words that show that a tool reads if they are the last word of its name, for example deploy_status.
-// After a verb that changes something, such a word can refer to the thing that is changed, as in set_status.
+// stateNouns contains words that show that a tool reads if they come last in its name, for example in deploy_status.
+// After a verb that changes something, such a word can also be the thing that is changed, as in set_status.
 var stateNouns = set("status info list search count stats health history metrics logs report")
 
-// verbsOfName returns the relevant verbs in the name, the most important first. In a name, the verb is usually the
-// first word (delete_file) or the last word (file_delete).
+// verbsOfName returns the verbs in the name that matter, the most important first. The most important verb is usually
+// the first word of a name (delete_file) or the last one (file_delete).
 func (c *finding) verbsOfName() []weightedVerb {
 	var found []weightedVerb
 	last := len(c.name) - 1
 	for i, w := range c.name {
 		s, ok := verbs[w.text]
-		if !ok || i == 0 && last > 1 && c.name[1].text == "get" { // in "trash_get_naming", trash is what the tool is about
+		if !ok || i == 0 && last > 1 && c.name[1].text == "get" { // in "trash_get_naming", trash is the object of the tool
 			continue
 		}
 		verb := foundVerb{word: w, base: w.text, sense: inContext(w.text, s, slices.Concat(c.name[i+1:], c.name[:i]))}
@@ -141,7 +142,7 @@ func (c *finding) verbsOfName() []weightedVerb {
 	}
 	best := found[0]
 	for _, one := range found[1:] {
-		thing := possibleMovements[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // in "place_order", order is not a verb but the object
+		thing := possibleMovements[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // in "place_order", order is not a verb
 		if !thing && c.countsMore(one, best) {
 			best = one
 		}
@@ -149,7 +150,7 @@ func (c *finding) verbsOfName() []weightedVerb {
 	return []weightedVerb{best}
 }
 
-// countsMore reports whether a counts more than b. Both are verbs in a tool's name.
+// countsMore reports whether verb a of a name counts more than verb b.
 func (c *finding) countsMore(a, b weightedVerb) bool {
 	rank := func(w weightedVerb) int {
 		switch w.offset {
@@ -172,10 +173,10 @@ func (c *finding) countsMore(a, b weightedVerb) bool {
 	}
 }
 
-// runNouns are words that are usually verbs, but are nouns in the middle of a name, as in test_run_complete.
+// runNouns contains words that are usually verbs, but are nouns in the middle of a name, as in test_run_complete.
 var runNouns = set("run build process call")
 
-// namesProgram reports whether the name says that the tool runs a program, for example run_shell.
+// namesProgram reports whether the name says that the tool runs a program, as in run_shell.
 func (c *finding) namesProgram() bool {
 	return len(c.name) > 1 && runVerbs[c.name[0].text] && programNouns[c.name[1].text]
 }
@@ -185,15 +186,15 @@ var (
 	programNouns = set("shell bash command commands script code sql program python javascript powershell")
 )
 
-// joined returns the nearest verbs before and after a conjunction in a name, as in search_and_replace and
-// find_one_and_delete.
+// joined returns the verbs next to a conjunction in a name, as in search_and_replace and find_one_and_delete. It
+// returns nil if no conjunction joins verbs.
 func (c *finding) joined(found []weightedVerb) []weightedVerb {
 	for _, w := range c.name {
 		if w.text != "and" && w.text != "or" {
 			continue
 		}
 		var out []weightedVerb
-		for _, one := range found { // in the order of the name
+		for _, one := range found { // these are in the order of the name
 			switch {
 			case one.weak:
 			case one.offset < w.offset:
@@ -206,15 +207,15 @@ func (c *finding) joined(found []weightedVerb) []weightedVerb {
 	return nil
 }
 
-// textVerbs are words that are usually nouns in names, but verbs at the beginning of descriptions.
+// textVerbs contains words that are usually nouns in names, but verbs at the beginning of descriptions.
 var textVerbs = set("report monitor profile filter classify sample gather")
 
 var conjunctionWords = set("and or then to by with")
 
-// lightVerbs are verbs whose object names the action, as in "perform a search".
+// lightVerbs contains verbs whose object says what the tool does, as in "perform a search".
 var lightVerbs = set("perform make do conduct carry execute run handle issue take process")
 
-// verbsOfText returns the leading verb of the description, and any stricter verbs that a conjunction in the first
+// verbsOfText returns the leading verb of the description, and the stricter verbs that a conjunction in the first
 // sentence joins to it.
 func (c *finding) verbsOfText() []weightedVerb {
 	words, base, s := c.begin()
@@ -228,7 +229,7 @@ func (c *finding) verbsOfText() []weightedVerb {
 			if conjunctionWords[w.text] || strings.ContainsAny(w.after, ",:") { // another verb may follow
 				break
 			}
-			ofThings := i+2 < len(words) && words[i+2].text == "of" // for example a list of commands
+			ofThings := i+2 < len(words) && words[i+2].text == "of" // the word is a thing, as in "a list of commands"
 			if done, s, ok := verbOfNoun(w.text); ok && (s.category != read || !ofThings) && !s.weak && !lightVerbs[done] && done != "query" && (s.category == read || s.category == destructive) {
 				lead.foundVerb = foundVerb{word: w, base: done, sense: s}
 				break
@@ -239,7 +240,7 @@ func (c *finding) verbsOfText() []weightedVerb {
 		lead.weight = weightWeak
 	}
 	out := []weightedVerb{lead}
-	list := true // whether all previous words are verbs and conjunctions
+	list := true // true while all words so far are verbs and conjunctions
 	for i, w := range words[1:] {
 		if i > 30 {
 			break
@@ -258,10 +259,10 @@ func (c *finding) verbsOfText() []weightedVerb {
 		s = inContext(base, s, words[i+2:])
 		weight := weightAlso
 		switch {
-		case i < 3, list: // "Create or update", but not a verb far away
+		case i < 3, list: // for example "Create or update", if both verbs are near the beginning
 			weight = weightText
 		case !conjunction, i+2 >= len(words), !determiners[words[i+2].text] && words[i+2].text != "it" && words[i+2].text != "them":
-			continue // for example "by date or commit message"
+			continue // the word is a noun, as in "by date or commit message"
 		case s.category >= destructive:
 			weight = weightMiddle
 		}
@@ -272,8 +273,8 @@ func (c *finding) verbsOfText() []weightedVerb {
 	return out
 }
 
-// begin returns the words of the first sentence, starting with its first verb. Words in [openerWords] or a heading may
-// precede the verb, as in "Notes - list all notes".
+// begin returns the words of the first sentence from its first verb on, and the base form and sense of this verb. Words
+// in [openerWords] or a heading may precede the verb, as in "Notes - list all notes".
 func (c *finding) begin() (words []word, base string, _ sense) {
 	sentence := c.sentence()
 	for i, w := range sentence[:min(len(sentence), maxHeading)] {
@@ -282,7 +283,7 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		}
 		rest := sentence[i:]
 		from := slices.IndexFunc(rest, func(w word) bool { return !openerWords[w.text] && !openerWords[strings.TrimSuffix(w.text, "s")] })
-		if len(rest) > 1 && enablers[rest[0].text] && !openerWords[rest[1].text] { // "Enable monitoring", but not "Enable you to"
+		if len(rest) > 1 && enablers[rest[0].text] && !openerWords[rest[1].text] { // "Enable monitoring", in contrast to "Enable you to"
 			from = 0
 		}
 		if from < 0 || from > maxHeading {
@@ -291,10 +292,10 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		if from > 0 && articles[rest[from-1].text] { // in "The set of …", set is a noun
 			continue
 		}
-		if strings.HasSuffix(rest[from].text, "ed") && verbs[rest[from].text] == (sense{}) { // in "Deleted items", deleted is not a verb
+		if strings.HasSuffix(rest[from].text, "ed") && verbs[rest[from].text] == (sense{}) { // in "Deleted items", deleted describes the items
 			continue
 		}
-		if len(rest) > from+1 && rest[from+1].text == "not" { // "Do not call this directly"
+		if len(rest) > from+1 && rest[from+1].text == "not" { // for example in "Do not call this directly"
 			continue
 		}
 		if base, s, ok := verbOf(rest[from].text); ok && !inIdentifier(rest, from) {
@@ -304,27 +305,27 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 	return nil, "", sense{}
 }
 
-// enablers are words in [openerWords] that count as the verb of a description, unless a word for a person follows, as
+// enablers contains words in [openerWords] that are the verb of a description unless a word in openerWords follows, as
 // in "enables you to".
 var enablers = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
 
-// maxHeading limits how many words of a description may precede its verb. The limit applies to the words of a heading,
-// and separately to the words between the heading and the verb.
+// maxHeading limits how many words of a description may precede its verb. The words of a heading and the words between
+// the heading and the verb are limited separately.
 const maxHeading = 14
 
-// sameForm reports whether two verbs have the same grammatical form. Verbs that are joined by a conjunction have the
+// sameForm reports whether both verbs are in their base form, or neither is. Verbs that a conjunction joins have the
 // same form.
 func sameForm(one, oneBase, other, otherBase string) bool {
 	return (one == oneBase) == (other == otherBase)
 }
 
-// sentence returns the first sentence of the description.
+// sentence returns the first sentence of the description, with the heading before it.
 func (c *finding) sentence() []word {
 	for i, w := range c.text {
 		if i > 0 && w.first {
-			if i < 3 { // a heading
+			if i < 3 { // the words so far are a heading
 				continue
 			}
 			return c.text[:i]
@@ -333,8 +334,8 @@ func (c *finding) sentence() []word {
 	return c.text
 }
 
-// containsNear reports whether one of the first words of a list is in the given set. The parameter within is the number
-// of words to look at.
+// containsNear reports whether one of the first words of a list is in the given set. The parameter within is how many
+// words are checked.
 func containsNear(words []word, within int, any map[string]bool) bool {
 	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
 }
@@ -369,8 +370,9 @@ var (
 	code       = set("javascript script expression function code js snippet")
 )
 
-// context changes the sense of a verb, depending on the words after the verb. One of the next few words must be in the
-// set words, and no word nearby may be in the set unless. See inContext.
+// context gives certain verbs a different sense, depending on the words after the verb. It applies if one of the next
+// few words is in the set words. The field within says how many words are checked. If the set unless is not nil, the
+// word "from" must also be near, and no word in unless may be near.
 type context struct {
 	verbs         map[string]bool
 	within        int
@@ -378,7 +380,7 @@ type context struct {
 	sense         sense
 }
 
-// contexts are tried in this order. The first one that matches applies.
+// contexts contains all contexts in the order in which they are tried. The first one that matches applies.
 var contexts = []context{
 	{set("resolve"), 3, settled, nil, sense{category: write}},
 	{set("take capture"), 4, pictures, nil, sense{category: read}},
@@ -405,7 +407,7 @@ var contexts = []context{
 	{set("provide"), 12, guides, nil, sense{category: read}},
 }
 
-// inContext returns the sense of a verb, which depends on the words after the verb; see [contexts].
+// inContext returns the sense of a verb, given the words after it. The sense is s unless one of the [contexts] matches.
 func inContext(base string, s sense, next []word) sense {
 	for _, c := range contexts {
 		if c.verbs[base] && containsNear(next, c.within, c.words) && !containsNear(next, 10, c.unless) && (c.unless == nil || containsNear(next, 8, fromIt)) {
@@ -415,13 +417,13 @@ func inContext(base string, s sense, next []word) sense {
 	return s
 }
 
-// workNouns are words for work that starts as soon as it is created, such as a deployment.
+// workNouns contains words for work that starts as soon as it is created, such as a deployment.
 var workNouns = set("run job execution deployment build migration rollout")
 
-// startVerbs are verbs that create work and thereby start it.
+// startVerbs contains verbs that create work and thereby start it.
 var startVerbs = set("create add submit schedule make queue")
 
-// byStartedWork adds evidence if the tool starts work by creating it, as a tool named create_deployment does.
+// byStartedWork adds evidence for Execute if the tool starts work by creating it, as in create_deployment.
 func (c *finding) byStartedWork() {
 	if c.leadCategory() != write || !startVerbs[verbText(c.inName)] && !startVerbs[verbText(c.inText)] {
 		return
@@ -436,8 +438,8 @@ var (
 	keepVerbs   = set("create add update set edit modify save register insert define")
 )
 
-// leadCategory returns the strictest category of the leading verbs of the name and the description. It returns unknown
-// if there is no leading verb.
+// leadCategory returns the strictest category of the leading verbs of the name and the description. Weak verbs count
+// only if both are weak or absent. leadCategory returns unknown if there is no leading verb.
 func (c *finding) leadCategory() mcpv1.Category {
 	out := unknown
 	for _, s := range []*foundVerb{c.inName, c.inText} {

@@ -6,33 +6,34 @@ import (
 	"unicode/utf8"
 )
 
-// word is one word of a text.
 type word struct {
-	// text is the word in lower case. offset is the word's offset in the text, in bytes.
+	// text is the word in lower case, and offset is its position in the text in bytes.
 	text   string
 	offset int
-	// raw is the word as it is written in the text.
+	// raw is the word as written in the text.
 	raw string
-	// first is true if the word begins a sentence. The field after is the text between the previous word and this word.
+	// first is true if the word begins a sentence.
 	first bool
+	// The field after is the text between the previous word and this word.
 	after string
 }
 
-// maxWords is the maximum number of words of a text that are read.
+// maxWords limits how many words of a text are read.
 const maxWords = 400
 
-// nameWords returns the words of a name. A word ends before a capital letter, and before a character that is neither a
-// letter nor a digit.
+// nameWords returns the words of a name. A new word begins at a capital letter next to a lower-case one, and after a
+// character that is neither a letter nor a digit.
 func nameWords(name string) []word {
 	return split(name, true)
 }
 
-// ownWords returns the words of a name without its prefixes. It returns "delete" and "note" for
-// "mcp__notes__delete_note" and "NotesV1--DeleteNote". If only one word follows the prefixes, the last prefix is kept,
-// because it says what the word refers to: the result for "payments.create" is "payments" and "create".
+// ownWords returns the words of a name without its prefixes. For example, it returns "delete" and "note" for
+// "mcp__notes__delete_note" and for "NotesV1--DeleteNote". If only one word follows the prefixes, ownWords also returns
+// the words of the last prefix, because they say what the word refers to. For example, it returns "payments" and
+// "create" for "payments.create".
 func ownWords(name string) []word {
-	from := 0   // the start of the last part
-	before := 0 // the start of the part before it
+	from := 0   // start of the last part
+	before := 0 // start of the part before the last
 	for _, mark := range [...]string{"__", "--", "::", ".", "/", ":"} {
 		for at := 0; ; {
 			i := strings.Index(name[at:], mark)
@@ -61,14 +62,13 @@ func ownWords(name string) []word {
 	return words
 }
 
-// textWords returns the words of an English text.
 func textWords(text string) []word {
 	return split(text, false)
 }
 
 func split(text string, camel bool) []word {
 	var out []word
-	begin, end := -1, 0 // the start of the current word, or -1; and the end of the previous word
+	begin, end := -1, 0 // start of the current word, or -1, and end of the previous word
 	flush := func(at int) {
 		if begin < 0 {
 			return
@@ -101,7 +101,7 @@ func split(text string, camel bool) []word {
 	return out
 }
 
-// isAbbreviation reports whether the last words are "e.g" or "i.e". The dot after such words does not end a sentence.
+// isAbbreviation reports whether the last words are "e.g" or "i.e". A dot after these does not end a sentence.
 func isAbbreviation(words []word) bool {
 	if len(words) < 2 || words[len(words)-1].after != "." {
 		return false
@@ -110,8 +110,8 @@ func isAbbreviation(words []word) bool {
 	return one == "e" && other == "g" || one == "i" && other == "e"
 }
 
-// nextIsLower reports whether the second letter of a text is in lower case. If so, a capital first letter begins a
-// word, like the S in "HTTPServer".
+// nextIsLower reports whether the second letter of a text is in lower case. If it is, a capital first letter begins a
+// word, as the S in "HTTPServer" does.
 func nextIsLower(text string) bool {
 	_, n := utf8.DecodeRuneInString(text)
 	r, _ := utf8.DecodeRuneInString(text[n:])
@@ -123,10 +123,10 @@ func verbOf(text string) (base string, s sense, ok bool) {
 	if s, ok := verbs[text]; ok {
 		return text, s, true
 	}
-	if i := strings.LastIndexByte(text, '-'); i > 0 { // force-delete
+	if i := strings.LastIndexByte(text, '-'); i > 0 { // for example force-delete
 		return verbOf(text[i+1:])
 	}
-	if stem, is := strings.CutPrefix(text, "un"); is && verbs[stem].category == write { // unskip
+	if stem, is := strings.CutPrefix(text, "un"); is && verbs[stem].category == write { // for example unskip
 		return text, sense{category: write}, true
 	}
 	for _, form := range [...]struct{ end, instead string }{
@@ -140,7 +140,7 @@ func verbOf(text string) (base string, s sense, ok bool) {
 		if s, ok := verbs[stem+form.instead]; ok {
 			return stem + form.instead, s, true
 		}
-		if n := len(stem); form.end != "s" && n > 3 && stem[n-1] == stem[n-2] { // stopped, stopping
+		if n := len(stem); form.end != "s" && n > 3 && stem[n-1] == stem[n-2] { // for example stopped and stopping
 			if s, ok := verbs[stem[:n-1]]; ok {
 				return stem[:n-1], s, true
 			}
@@ -149,7 +149,7 @@ func verbOf(text string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// verbOfNoun returns the verb from which a noun is formed: "delete" for "deletion".
+// verbOfNoun returns the verb from which a noun is formed, for example "delete" for "deletion".
 func verbOfNoun(noun string) (base string, s sense, ok bool) {
 	stem, is := strings.CutSuffix(strings.TrimSuffix(noun, "s"), "ion")
 	if !is {
@@ -163,7 +163,7 @@ func verbOfNoun(noun string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// singular returns a noun without its plural ending. A noun without a plural ending is returned unchanged.
+// singular returns the singular of a noun, or the noun itself if it has no plural ending.
 func singular(noun string) string {
 	switch {
 	case strings.HasSuffix(noun, "ies") && len(noun) > 4:

@@ -12,28 +12,28 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxParamsBytes is the maximum length, in bytes, of a call's params if conditions read them. A parsed value takes
-// about twenty times the memory of its text.
+// MaxParamsBytes limits how long, in bytes, the params of a call may be if conditions read them. The limit is needed
+// because a parsed value takes about twenty times the memory of its text.
 const MaxParamsBytes = 256 << 10
 
-// decoders pools decoders, because a new decoder allocates memory for each object that it reads. The buffer of a
-// decoder grows to the length of the params, so a decoder that has read more than maxPooled bytes is not reused.
+// decoders pools decoders, because a new decoder allocates memory for each object that it reads. A decoder that has
+// read more than maxPooled bytes is not put back, because its buffer has grown to the length of the params.
 var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(strings.NewReader("")) }}
 
 const maxPooled = 16 << 10
 
-// Arguments contains the arguments of one call. It is immutable and safe for concurrent use. For the zero Arguments,
-// every condition is false.
+// Arguments contains the arguments of one call. It is immutable and safe for concurrent use. With the zero Arguments, a
+// condition that reads the arguments can't be evaluated.
 type Arguments struct {
 	values ref.Val
-	bytes  int // the length of the params
+	bytes  int // length of the params
 }
 
-// ParseArguments parses the member `arguments` of a call's params, which are a JSON object. If params is empty, or if
-// the member is absent or null, the arguments are the empty map.
+// ParseArguments parses the member `arguments` of a call's params, which must be a JSON object. If params is empty, or
+// if the member is absent or null, the arguments are the empty object.
 //
 // ParseArguments returns an error if a key is repeated, if the arguments are not an object, if a number has more than
-// [maxNumberBytes] or an enormous exponent, or if the params are longer than [MaxParamsBytes].
+// [maxNumberBytes] or an enormous exponent, or if params is longer than [MaxParamsBytes].
 func ParseArguments(params string) (Arguments, error) {
 	if params == "" {
 		return Arguments{values: new(object)}, nil
@@ -65,15 +65,15 @@ func ParseArguments(params string) (Arguments, error) {
 	return Arguments{values: arguments, bytes: len(params)}, nil
 }
 
-// readParams reads the params, which must be a JSON object, and returns the value of the member `arguments`. It returns
-// null if there is no such member. It checks that the other members have valid syntax and no repeated keys.
+// readParams reads the params of a call, which must be a JSON object, and returns the value of the member `arguments`,
+// or null if there is no such member. It checks that the other members have valid syntax and no repeated keys.
 func readParams(dec *jsontext.Decoder) (ref.Val, error) {
 	var out ref.Val = types.NullValue
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, err
 	}
 	for dec.PeekKind() != '}' {
-		name, err := dec.ReadToken() // the decoder refuses repeated names
+		name, err := dec.ReadToken() // ReadToken refuses repeated names
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +114,7 @@ func read(dec *jsontext.Decoder) (ref.Val, error) {
 func readObject(dec *jsontext.Decoder) (ref.Val, error) {
 	out := &object{members: make([]member, 0, 4)}
 	for dec.PeekKind() != '}' {
-		name, err := dec.ReadToken() // the decoder refuses repeated names
+		name, err := dec.ReadToken() // ReadToken refuses repeated names
 		if err != nil {
 			return nil, err
 		}

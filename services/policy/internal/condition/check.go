@@ -16,8 +16,9 @@ import (
 )
 
 // check returns the parts of the arguments that an expression reads. It returns an error for expressions that CEL
-// allows but that users could misread: expressions that are not boolean, numbers that would be rounded, comparisons
-// that can never be true, patterns that are not constant, and tests that treat paths or URLs as plain strings.
+// allows but that users could misread. These are expressions that are not boolean, numbers that would be rounded,
+// comparisons that can never be true, patterns that are not constant, and tests that treat paths or URLs as plain
+// strings.
 func check(checked *cel.Ast, text string) (*location, *TextError) {
 	tree := checked.NativeRep()
 	var found *TextError
@@ -57,7 +58,8 @@ func check(checked *cel.Ast, text string) (*location, *TextError) {
 	return args, found
 }
 
-// refuseFunc records a problem in an expression, with a suggestion for how to fix it. Only the first problem is kept.
+// refuseFunc records a problem with an expression and a suggestion for how to fix it. It ignores all problems after the
+// first one.
 type refuseFunc func(e ast.Expr, message, suggestion string)
 
 func checkCall(tree *ast.AST, e ast.Expr, refuse refuseFunc) {
@@ -145,7 +147,7 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refuseFunc) {
 	checkMixed(tree, values, refuse)
 }
 
-// checkMixed refuses parts if some of them are decimals and others are not, because no comparison accepts both.
+// checkMixed refuses parts of which some are decimals and others are not, because no comparison works for both.
 func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refuseFunc) {
 	for _, part := range parts {
 		if hasDecimal(tree.GetType(part.ID())) != hasDecimal(tree.GetType(parts[0].ID())) {

@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// MaxBytes is the maximum length of a condition, in bytes.
+	// MaxBytes limits the length of a condition, in bytes.
 	MaxBytes = 2048
-	// maxReason is the maximum length, in bytes, of the reason why a condition can't be evaluated. The limit is needed
-	// because the reason may contain arguments of any length.
+	// maxReason limits how long the reason why a condition can't be evaluated may be, in bytes. The limit is needed
+	// because the reason may contain arguments, which can be long.
 	maxReason = 200
 )
 
-// Result is the result of a condition.
+// Result is the result of evaluating a condition.
 type Result uint8
 
 // The results.
 const (
-	// Failed means that the condition can't be evaluated. It is the zero value.
+	// Failed means that the condition can't be evaluated.
 	Failed Result = iota
 	// False means that the condition is false.
 	False
@@ -36,33 +36,34 @@ const (
 	Unknown
 )
 
-// A Condition is a compiled expression. It is immutable and safe for concurrent use. Evaluating the zero Condition
-// returns an error.
+// A Condition is a compiled expression. It is immutable and safe for concurrent use. The zero Condition can't be
+// evaluated.
 type Condition struct {
-	// program evaluates the expression. It is nil for the zero Condition. The function costly returns a program that
-	// evaluates the expression too, but fails if the evaluation would take too long. The functions costly and traced
-	// create their programs when they are first called.
+	// program evaluates the expression. It is nil for the zero Condition.
 	program cel.Program
-	costly  func() (cel.Program, error)
-	// traced returns a program that evaluates every part of the expression, and records the values of the parts.
+	// The function costly returns a program that evaluates the expression but fails if this would take too long. The
+	// first call creates the program.
+	costly func() (cel.Program, error)
+	// The function traced returns a program that evaluates every part of the expression and records the values of the
+	// parts. The first call creates the program.
 	traced func() (cel.Program, error)
-	// calls is the number of function calls in the expression, as countCalls counts them, or -1 if the expression has
-	// loops.
+	// calls is the number of function calls in the expression, as countCalls counts them. It is -1 if the expression
+	// has loops.
 	calls     int
 	ast       *cel.Ast
 	variables Variables
-	// reads contains the keys that the expression reads by name. If it is not nil, the evaluation fails if the arguments
-	// contain another spelling of such a key. It is nil if the expression reads no key by name, or after
-	// [Condition.WithExtra].
+	// The field reads contains the keys that the expression reads by name. The evaluation fails if the arguments
+	// contain a different spelling of such a key. reads is nil if the expression reads no key by name, or if
+	// [Condition.WithExtra] has disabled this check.
 	reads *shape
-	// anyArgs is true if the arguments may contain keys that are not in the tool's schema.
+	// anyArgs is true if the condition can be evaluated for arguments that are not in the tool's schema.
 	anyArgs bool
 }
 
 // Variables returns the groups of variables that the condition reads.
 func (c *Condition) Variables() Variables { return c.variables }
 
-// Compile compiles a boolean expression. The error is a [*TextError].
+// Compile compiles a boolean expression. Its errors are of type [*TextError].
 func Compile(text string) (*Condition, error) {
 	switch {
 	case len(text) > MaxBytes:
@@ -103,20 +104,20 @@ func Compile(text string) (*Condition, error) {
 	return out, nil
 }
 
-// newProgram returns the program of an expression. It does not use OptOptimize, because no cost is computed for the
-// optimized form of `in`.
+// newProgram returns the program of an expression. It does not use OptOptimize, because the cost of the optimized form
+// of `in` can't be tracked.
 func newProgram(env *cel.Env, checked *cel.Ast, options ...cel.ProgramOption) (cel.Program, error) {
 	return env.Program(checked, append(options, cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))...)
 }
 
-// newFastProgram is like [newProgram], but the program does not evaluate constant arguments. It therefore can't compute
-// the cost of an evaluation or record values.
+// newFastProgram is like [newProgram], but its program is faster because constant arguments of functions are not
+// evaluated. Such a program can neither track its cost nor record values.
 func newFastProgram(env *cel.Env, checked *cel.Ast) (cel.Program, error) {
 	return env.Program(checked, cel.OptimizeRegex(append(fastLocators(), decimalOfConstant, matchOptimization)...))
 }
 
-// programFor returns the program that evaluates the condition. Computing the cost takes several times as long as the
-// evaluation itself, so the cost is not computed if it is certain to be low.
+// programFor returns the program that evaluates the condition for the given input. To track the cost takes several
+// times as long as the evaluation itself, so the cost is not tracked if it can't be high.
 func (c *Condition) programFor(in *Input) (cel.Program, error) {
 	size := in.Args.bytes + len(in.URI) + len(in.Tool)
 	if c.calls >= 0 && c.calls*size <= maxUntracked {
@@ -126,7 +127,7 @@ func (c *Condition) programFor(in *Input) (cel.Program, error) {
 }
 
 // WithExtra returns a condition that can be evaluated even if the arguments contain other spellings of the keys that it
-// reads, or keys that are not in the tool's schema.
+// reads, or arguments that are not in the tool's schema.
 func (c *Condition) WithExtra() *Condition {
 	out := *c
 	out.reads, out.anyArgs = nil, true
@@ -134,8 +135,7 @@ func (c *Condition) WithExtra() *Condition {
 }
 
 // Evaluate evaluates the condition. It returns an error if and only if the result is [Failed]. The evaluation fails if
-// a key is missing, if types don't fit, if it would take too long, or if the arguments contain a key that the condition
-// does not read but that a server may read instead.
+// a key is missing, if types don't match, if the evaluation would take too long, or if checkKeys returns an error.
 func (c *Condition) Evaluate(in *Input) (Result, error) {
 	if c.program == nil {
 		return Failed, errors.New("there is no condition")
@@ -166,7 +166,7 @@ func (c *Condition) Evaluate(in *Input) (Result, error) {
 	}
 }
 
-// errTooCostly is the error of an evaluation whose cost exceeds [maxCost].
+// errTooCostly means that the cost of an evaluation would exceed [maxCost].
 var errTooCostly = errors.New("the arguments that it reads are so large that its evaluation would take too long")
 
 func isTooCostly(err error) bool {
@@ -174,8 +174,8 @@ func isTooCostly(err error) bool {
 	return ok && cancelled.Cause == interpreter.CostLimitExceeded
 }
 
-// checkKeys returns an error if the arguments contain a key that the server may read instead of a key that the
-// condition reads.
+// checkKeys returns an error if the arguments contain a key that is not in the tool's schema, or one that the server
+// may read instead of a key that the condition reads.
 func (c *Condition) checkKeys(in *Input) error {
 	if c.anyArgs || c.variables&VariableArgs == 0 || in.Unknown&VariableArgs != 0 || in.Args.values == nil {
 		return nil
@@ -187,7 +187,7 @@ func (c *Condition) checkKeys(in *Input) error {
 	return checkProperties(in.Args.values, in.Properties)
 }
 
-// clip shortens a reason to [maxReason] bytes, and replaces characters that are not printable.
+// clip shortens a text to [maxReason] bytes, and replaces characters that are not printable.
 func clip(reason string) string { return clipTo(reason, maxReason) }
 
 func clipTo(text string, maxBytes int) string {

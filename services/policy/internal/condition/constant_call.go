@@ -6,15 +6,15 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// A constantCall evaluates a function call. The constant arguments of the call were converted when the condition was
-// compiled, so a constantCall evaluates at most the first argument.
+// A constantCall is a function call whose constant arguments were converted when the condition was compiled, so that
+// only the first argument must be evaluated, if it is not constant.
 type constantCall struct {
 	interpreter.InterpretableCall
 
-	// The field of is the first argument, or nil if the result of the call is constant.
+	// The field of is the first argument, or nil if all arguments are constant.
 	of interpreter.InterpretableV2
-	// compute returns the result for the given value of the first argument. This value is nil if the field of is nil.
-	// compute must return errors and unknown values unchanged.
+	// compute returns the result of the call for a value of the first argument. If the field of is nil, this value is
+	// nil. compute must return errors and unknown values unchanged.
 	compute func(ref.Val) ref.Val
 }
 
@@ -31,7 +31,7 @@ func (c *constantCall) Eval(vars interpreter.Activation) ref.Val {
 	return c.Exec(interpreter.AsFrame(vars))
 }
 
-// decimalOfConstant optimizes a call to decimal with a constant argument. The argument is parsed only once, when the
+// decimalOfConstant optimizes calls to `decimal` with a constant argument, which is then parsed only once, when the
 // condition is compiled.
 var decimalOfConstant = &interpreter.RegexOptimization{
 	Function:   "decimal",
@@ -45,7 +45,7 @@ var decimalOfConstant = &interpreter.RegexOptimization{
 	},
 }
 
-// fastLocators is like [locatorOptimizations], but the optimized calls evaluate only their first argument.
+// fastLocators is like [locatorOptimizations], but the optimized calls do not evaluate their constant argument.
 func fastLocators() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization
 	for name, f := range locatorFunctions() {

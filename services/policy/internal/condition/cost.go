@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// maxEstimate is the maximum estimated cost of a condition for arguments of an ordinary size. maxCost is the
-	// maximum actual cost of an evaluation. Each step, each ten bytes of text (200 bytes for the function size), and
-	// each nested value that is visited cost one. If maxCost were higher, an evaluation could take a tenth of a second.
-	// There are two reasons: the time for CEL's cost tracking grows with the square of the number of loop steps, and a
+	// maxEstimate limits the cost of a condition that is estimated for arguments of ordinary size. maxCost limits the
+	// actual cost of an evaluation. The cost is 1 for each step, each ten bytes of text (200 bytes for the function
+	// size), and each nested value that is visited. With a higher maxCost, an evaluation could take a tenth of a
+	// second, because the time for CEL's cost tracking grows with the square of the number of loop steps, and because a
 	// step that fails has a low cost.
 	maxEstimate = 20_000
 	maxCost     = 6_000
-	// maxUntracked is a limit on the number of function calls in a condition multiplied by the length of the params in
-	// bytes. Up to this limit, the cost of an evaluation is not computed. Without loops, each call visits each byte at
-	// most once, so the evaluation takes at most a few milliseconds; see BenchmarkWorstWithoutLoops.
+	// maxUntracked limits the product of the number of function calls in a condition and the length of the params in
+	// bytes. If the product is not greater, the cost is not tracked. Without loops, each call visits each byte at most
+	// once, so such an evaluation takes at most a few milliseconds, as BenchmarkWorstWithoutLoops shows.
 	maxUntracked = 64 << 10
-	// matchCalls is the number of function calls that one call to `matches` counts as.
+	// matchCalls is how many function calls a call to `matches` counts as.
 	matchCalls = 32
-	// assumedSize is the number of entries or characters that the estimate assumes for each list, map and string in the
-	// arguments.
+	// assumedSize is how many entries or characters a list, map or string in the arguments is assumed to have when the
+	// cost is estimated.
 	assumedSize = 30
 )
 
-// sizeEstimator assumes that every argument has the size [assumedSize].
+// sizeEstimator assumes that all arguments have the size [assumedSize].
 type sizeEstimator struct{}
 
 // EstimateSize implements checker.CostEstimator.
@@ -44,8 +44,8 @@ func (sizeEstimator) EstimateCallCost(string, string, *checker.AstNode, []checke
 	return nil
 }
 
-// costEstimator returns the actual costs of function calls. CEL can't compute these costs, because it would need the
-// types of the arguments at compile time, when they are not known.
+// costEstimator returns the actual costs of function calls. CEL does not compute these costs itself, because it needs
+// the types of the arguments for this, which are not known when the condition is compiled.
 type costEstimator struct{}
 
 // CallCost implements interpreter.ActualCostEstimator.
@@ -61,7 +61,7 @@ func (costEstimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *ui
 		if text, ok := args[0].(types.String); ok {
 			cost += uint64(min(len(text), locator.MaxBytes)) / 4
 		}
-	case "size": // size counts the characters of a string, which takes less time for a byte than a comparison
+	case "size": // counting characters takes less time for each byte than a comparison
 		if text, ok := args[0].(types.String); ok {
 			cost += uint64(len(text)) / 200
 		}
@@ -94,7 +94,7 @@ func countCalls(checked *cel.Ast) int {
 }
 
 // sizeOf returns the size of a value. The size of a string is its length in bytes. The size of any other value is ten
-// plus the sizes of its elements. sizeOf stops counting when the size reaches the given limit.
+// plus the sizes of its elements. sizeOf stops counting soon after the size has reached most.
 func sizeOf(v ref.Val, most uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {

@@ -14,11 +14,11 @@ import (
 	"github.com/cockroachdb/apd/v3"
 )
 
-// maxNumberBytes is the maximum length, in bytes, of the text of a decimal. The length is limited because the time to
-// parse a decimal grows faster than its length.
+// maxNumberBytes limits how long the text of a decimal may be, in bytes, because the time to parse a decimal grows
+// faster than this length.
 const maxNumberBytes = 256
 
-// isNumber reports whether a string is a JSON number. Leading zeros are allowed.
+// isNumber reports whether a string is a JSON number. In contrast to JSON, it allows leading zeros.
 func isNumber(text string) bool {
 	rest, ok := cutDigits(strings.TrimPrefix(text, "-"))
 	if fraction, dot := strings.CutPrefix(rest, "."); ok && dot {
@@ -48,8 +48,8 @@ var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
 // decimal is an exact decimal number. It is immutable.
 type decimal struct{ value *apd.Decimal }
 
-// number returns the exact value of a JSON number. The value is an int or uint if it is whole and fits in 64 bits.
-// Otherwise it is a decimal.
+// number returns the exact value of a JSON number. The result is an int or uint if the value is whole and fits in 64
+// bits, and a decimal otherwise.
 func number(text string) (ref.Val, error) {
 	rest, _ := cutDigits(strings.TrimPrefix(text, "-"))
 	if rest == "" {
@@ -62,7 +62,7 @@ func number(text string) (ref.Val, error) {
 		return nil, err
 	}
 	if rest, _ = cutDigits(strings.TrimPrefix(rest, ".")); rest == "" && d.value.Exponent < 0 && text[len(text)-1] != '0' {
-		return d, nil // a fraction that is written without an exponent
+		return d, nil // the text has a fraction and no exponent, so the value is not whole
 	}
 	if whole, err := d.value.Int64(); err == nil {
 		return types.Int(whole), nil
@@ -73,8 +73,8 @@ func number(text string) (ref.Val, error) {
 	return d, nil
 }
 
-// wholeText returns the digits of a decimal that is a whole number with at most 20 digits. It returns "" for any other
-// decimal.
+// wholeText returns the digits of a decimal that is a whole number with at most 20 digits. For other decimals, it
+// returns "".
 func wholeText(value *apd.Decimal) string {
 	var reduced apd.Decimal
 	reduced.Reduce(value)
@@ -84,7 +84,7 @@ func wholeText(value *apd.Decimal) string {
 	return reduced.Text('f')
 }
 
-// parseDecimal parses a number of the form that [isNumber] accepts.
+// parseDecimal parses a number that [isNumber] accepts.
 func parseDecimal(text string) (decimal, error) {
 	if len(text) > maxNumberBytes || !isNumber(text) {
 		return decimal{}, fmt.Errorf("%s is not a number of at most %d bytes", strconv.Quote(clip(text)), maxNumberBytes)
@@ -96,7 +96,7 @@ func parseDecimal(text string) (decimal, error) {
 	return decimal{value}, nil
 }
 
-// toDecimal implements the function `decimal` in conditions.
+// toDecimal implements the function `decimal` of conditions.
 func toDecimal(arg ref.Val) ref.Val {
 	switch arg := arg.(type) {
 	case decimal:
@@ -128,10 +128,10 @@ func (d decimal) Compare(other ref.Val) ref.Val {
 	return types.MaybeNoSuchOverloadErr(other)
 }
 
-// orders contains the possible results of Compare: less, equal and greater.
+// orders contains the results of Compare for less, equal and greater.
 var orders = [3]ref.Val{types.Int(-1), types.Int(0), types.Int(1)}
 
-// Equal implements ref.Val. As always in CEL, values of different types are not equal.
+// Equal implements ref.Val. As everywhere in CEL, values of different types are not equal.
 func (d decimal) Equal(other ref.Val) ref.Val {
 	o, ok := other.(decimal)
 	return types.Bool(ok && d.value.Cmp(o.value) == 0)
@@ -156,7 +156,7 @@ func (d decimal) Type() ref.Type { return decimalType }
 // Value implements ref.Val.
 func (d decimal) Value() any { return d.value }
 
-// decimals returns the CEL options for decimals.
+// decimals returns the options that add decimals to CEL.
 func decimals() []cel.EnvOption {
 	from := func(name string, t *cel.Type) cel.FunctionOpt {
 		return cel.Overload("decimal_"+name, []*cel.Type{t}, decimalType)

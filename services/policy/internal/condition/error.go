@@ -11,7 +11,7 @@ import (
 
 // TextError says why a text is not a valid condition.
 type TextError struct {
-	// Message describes the problem in one line, and says at which character it is.
+	// Message describes the problem in one line, with the position of the problem in the text.
 	Message string
 	// Suggestion says how to fix the problem. It may be empty.
 	Suggestion string
@@ -21,7 +21,7 @@ type TextError struct {
 func (p *TextError) Error() string { return strings.TrimSuffix(p.Message+"; "+p.Suggestion, "; ") }
 
 // suggestions contains suggestions for CEL's error messages. A suggestion applies to all messages that contain the
-// string in its field part.
+// string in part.
 var suggestions = []struct{ part, suggestion string }{
 	{"'_==_' applied to '(sluice.Decimal", "make both sides decimals, for example decimal(100)"},
 	{"sluice.Decimal)'", "make both sides decimals, for example decimal(100)"},
@@ -46,8 +46,8 @@ var suggestions = []struct{ part, suggestion string }{
 	{"mismatched input 'or'", "write ||"},
 }
 
-// problemAt returns the error for a location in a text. If suggestion is empty, problemAt uses one that fits the message,
-// if it knows one: first from [suggestions], and otherwise one that depends on the text at the location.
+// problemAt returns the error for a location in a text. If the suggestion is empty, problemAt takes a suitable one from
+// [suggestions], or one that depends on the text at the location, if there is any.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
 	message, _, _ = strings.Cut(strings.ReplaceAll(decodeIPIn(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}
@@ -79,7 +79,7 @@ func problemAt(at common.Location, text, message, suggestion string) *TextError 
 // notBefore matches a text that ends with the word "not".
 var notBefore = regexp.MustCompile(`\bnot\s+$`)
 
-// around returns the parts of a line before and after a location. Both parts are empty if the location is invalid.
+// around returns the parts of a line before and after a location. If the location is invalid, both are empty.
 func around(at common.Location, text string) (before, behind string) {
 	if at == nil || at.Line() < 1 || at.Column() < 0 {
 		return "", ""

@@ -18,32 +18,33 @@ import (
 )
 
 const (
-	// maxShown is the maximum length of a value in an explanation, in bytes.
+	// maxShown limits the length of a value in an explanation, in bytes.
 	maxShown = 60
-	// maxValues is the maximum number of values, and of comparisons, in an explanation.
+	// maxValues limits the number of values and the number of comparisons in an explanation.
 	maxValues = 8
 )
 
 // An Explanation describes how a condition was evaluated.
 type Explanation struct {
-	// Result is the result of the evaluation. If Result is [Failed], Err describes the part of the condition that can't
-	// be evaluated and the values of this part. Otherwise, Err is nil.
+	// Result is the result of the evaluation.
 	Result Result
-	Err    error
-	// Values contains at most 8 of the values that the condition read, for example `args.amount is 150`.
+	// Err says, if Result is [Failed], which part of the condition can't be evaluated, and with which values. Otherwise
+	// Err is nil.
+	Err error
+	// Values lists values that the condition read, for example `args.amount is 150`. It has at most 8 elements.
 	Values []string
-	// Deciding contains at most 8 comparisons. Each of them, if it alone had the opposite result, would change the
-	// result of the condition. Each is followed by the opposite result, as in `decimal(args.amount) > 100 were false`.
-	// Deciding is empty unless Result is [True] or [False].
+	// Deciding lists comparisons each of which alone would change the result of the condition if its own result were
+	// the opposite. Each is written with the opposite result, for example `decimal(args.amount) > 100 were false`.
+	// Deciding has at most 8 elements. It is empty unless Result is [True] or [False].
 	Deciding []string
 }
 
-// Explain evaluates the condition like [Condition.Evaluate], and describes the evaluation. It takes several times as
-// long as Evaluate.
+// Explain evaluates the condition like [Condition.Evaluate] and describes the evaluation, which takes several times as
+// long.
 func (c *Condition) Explain(in *Input) Explanation {
 	result, err := c.Evaluate(in)
 	out := Explanation{Result: result, Err: err}
-	if c.ast == nil || c.checkKeys(in) != nil { // the program would read keys that must not be read
+	if c.ast == nil || c.checkKeys(in) != nil { // the traced program does not check the keys
 		return out
 	}
 	program, programErr := c.traced()
@@ -74,7 +75,7 @@ type tracedEvaluation struct {
 	state interpreter.EvalState
 }
 
-// text returns the source text of an expression.
+// text returns an expression as it can be written in a condition.
 func (t *tracedEvaluation) text(e ast.Expr) string {
 	text, err := parser.Unparse(e, t.tree.SourceInfo())
 	if err != nil {
@@ -98,8 +99,8 @@ func (t *tracedEvaluation) values() (out []string) {
 	return out
 }
 
-// visitReads calls the function visit for each expression that reads a variable or a part of the arguments. It does not
-// visit the parts of such an expression, or the bodies of loops.
+// visitReads calls visit for each expression that reads a variable or a part of the arguments. It visits neither the
+// parts of such an expression nor the bodies of loops.
 func visitReads(e ast.Expr, visit func(ast.Expr)) {
 	if isRead(e) {
 		visit(e)
@@ -114,7 +115,7 @@ func visitReads(e ast.Expr, visit func(ast.Expr)) {
 	}
 }
 
-// isRead reports whether an expression is a variable, or selects a value from a variable through one or more fields or
+// isRead reports whether an expression is a variable, or reads a value inside a variable through fields or constant
 // indexes.
 func isRead(e ast.Expr) bool {
 	switch e.Kind() { //nolint:exhaustive // the other kinds compute something
@@ -156,8 +157,8 @@ func partsOf(e ast.Expr) []ast.Expr {
 	return nil
 }
 
-// failure describes the innermost part of an expression that can't be evaluated. It returns "" if every part can be
-// evaluated.
+// failure describes the innermost part of an expression that can't be evaluated. If every part can be evaluated, it
+// returns "".
 func (t *tracedEvaluation) failure(e ast.Expr) string {
 	parts := partsOf(e)
 	if isRead(e) {
@@ -178,12 +179,12 @@ func (t *tracedEvaluation) failure(e ast.Expr) string {
 	case strings.Contains(failed.Error(), "no such overload"):
 		return t.text(e) + " does not accept " + t.operands(parts)
 	default:
-		_, why, _ := strings.Cut(failed.Error(), ": ") // without the name of the function
+		_, why, _ := strings.Cut(failed.Error(), ": ") // remove the name of the function
 		return t.text(e) + ": " + strings.ReplaceAll(cmp.Or(why, failed.Error()), "the text one of", "one of")
 	}
 }
 
-// operands describes the operands that are not literals.
+// operands describes the values of the operands that are not literals.
 func (t *tracedEvaluation) operands(parts []ast.Expr) string {
 	var out []string
 	for _, part := range parts {
@@ -197,8 +198,8 @@ func (t *tracedEvaluation) operands(parts []ast.Expr) string {
 	return strings.Join(out, ", and ")
 }
 
-// deciding returns the comparisons that determine the result: if one of them had the opposite result, the condition
-// would have the opposite result, too.
+// deciding returns the comparisons that decide the result of the condition. If the result of any of them were the
+// opposite, the result of the condition would be the opposite, too.
 func (t *tracedEvaluation) deciding(result bool) (out []string) {
 	var leaves []ast.Expr
 	visitLeaves(t.tree.Expr(), func(e ast.Expr) { leaves = append(leaves, e) })
@@ -216,8 +217,8 @@ func (t *tracedEvaluation) deciding(result bool) (out []string) {
 	return out
 }
 
-// assume returns the value that an expression would have if the comparison with the given id had the given value. ok is
-// false if the expression could not be evaluated in this case.
+// assume returns the value that an expression would have if the comparison with the given id had the given value. It
+// returns false as the second result if the expression could not be evaluated in this case.
 func (t *tracedEvaluation) assume(e ast.Expr, id int64, value bool) (result, ok bool) {
 	if e.ID() == id {
 		return value, true
@@ -242,14 +243,14 @@ func (t *tracedEvaluation) assume(e ast.Expr, id int64, value bool) (result, ok 
 		return t.assume(call.Args()[2], id, value)
 	}
 	second, ok2 := t.assume(call.Args()[1], id, value)
-	decides := call.FunctionName() == operators.LogicalOr // the value of an operand that decides alone
+	decides := call.FunctionName() == operators.LogicalOr // an operand with the value decides determines the result alone
 	if ok && first == decides || ok2 && second == decides {
 		return decides, true
 	}
 	return !decides, ok && ok2
 }
 
-// visitLeaves calls the function visit for the largest parts of an expression that are not built with &&, ||, ! or ?:.
+// visitLeaves calls visit for the largest parts of an expression that are not built with &&, ||, ! or ?:.
 func visitLeaves(e ast.Expr, visit func(ast.Expr)) {
 	if !isBoolean(e) {
 		visit(e)
@@ -268,7 +269,7 @@ func isBoolean(e ast.Expr) bool {
 	return slices.Contains([]string{operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot, operators.Conditional}, e.AsCall().FunctionName())
 }
 
-// shown returns a value in the form in which it appears in explanations.
+// shown returns a value as explanations show it.
 func shown(value ref.Val) string {
 	switch value := value.(type) {
 	case types.String:

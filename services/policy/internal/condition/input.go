@@ -10,7 +10,7 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// Variables is a set of groups of variables that conditions can read.
+// Variables is a set of groups of variables. Conditions can read these variables.
 type Variables uint8
 
 // These are the groups of variables.
@@ -21,19 +21,19 @@ const (
 	VariableCaller
 	// VariableTool contains the variables whose names start with "tool.".
 	VariableTool
-	// VariableNow contains the variable with the name "now".
+	// VariableNow contains the variable now.
 	VariableNow
 )
 
-// Input contains the values of a condition's variables. Evaluate does not modify an Input. If a variable has no value
-// and the result of the condition depends on the variable, the evaluation fails.
+// Input contains the values of the variables that a condition reads. Evaluate does not modify it. If a variable has no
+// value and the result of the condition depends on the variable, the condition can't be evaluated.
 type Input struct {
-	// Args is the value of the variable args. If ArgsError is not nil, this variable has no value, and ArgsError is the
-	// reason.
-	Args      Arguments
+	// Args is the value of the variable args.
+	Args Arguments
+	// ArgsError is the reason why args has no value, or nil if args has the value Args.
 	ArgsError error
 	// Properties contains the sorted names of the arguments that the tool's schema allows. It is empty if the schema
-	// allows any name, or if the tool has no schema.
+	// allows all names, or if the tool has no schema.
 	Properties []string
 	// Server, Tool, Method and URI are the values of call.server, call.tool, call.method and call.uri.
 	Server, Tool, Method, URI string
@@ -43,7 +43,7 @@ type Input struct {
 	Chain  []Caller
 	// Class contains the values of the variables whose names start with "tool.".
 	Class Class
-	// Now is the value of the variable with the name "now". If Now is the zero time, this variable has no value.
+	// Now is the value of the variable now. If it is the zero time, this variable has no value.
 	Now time.Time
 	// Unknown contains the variables whose values are not known yet, for example while tools are listed.
 	Unknown Variables
@@ -54,7 +54,7 @@ type Input struct {
 type Caller struct {
 	Subject, Agent, Tenant string
 	Groups                 []string
-	// Issuer, Client and Scopes describe the caller's JWT. They are empty if the caller has a token of the mesh.
+	// Issuer, Client and Scopes come from the caller's JWT. They are empty if the caller has a token of the mesh.
 	Issuer, Client string
 	Scopes         []string
 }
@@ -68,11 +68,11 @@ type Class struct {
 // callerFields contains the names of the fields of a caller.
 var callerFields = []string{"subject", "agent", "tenant", "groups", "issuer", "client", "scopes"}
 
-// activation provides the values of an Input to CEL.
+// activation provides the values in an Input to CEL.
 type activation struct {
 	*Input
 
-	// readUnknown reports whether the condition has read a variable in Input.Unknown during the evaluation.
+	// readUnknown is true if the condition has read a variable in Input.Unknown.
 	readUnknown bool
 }
 
@@ -84,8 +84,8 @@ func newActivation(in *Input) *activation {
 	return a
 }
 
-// release allows the activation to be reused. This is safe because no value from an evaluation refers to its
-// activation.
+// release puts the activation back into the pool. This is safe because no value that an evaluation returns refers to
+// the activation.
 func (a *activation) release() {
 	a.Input = nil
 	activations.Put(a)

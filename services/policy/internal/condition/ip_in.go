@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// ipInEncoded replaces ipInWritten in the text that CEL parses, because CEL's grammar does not allow function names
-// that end with the keyword `in`. Both constants have the same length, so that positions in messages stay correct.
+// ipInEncoded replaces ipInWritten in the text that CEL parses, because CEL does not allow function names that end with
+// the keyword `in`. Both have the same length, so that positions in messages are correct.
 const (
 	ipInWritten = "ip.in"
 	ipInEncoded = "ip.In"
 )
 
-// ipInOrText matches `ip.in(`. It also matches whole comments and strings, including raw and triple-quoted strings, so
-// that `ip.in(` inside them is skipped and not replaced.
+// ipInOrText matches `ip.in(`. It also matches whole comments and strings, including raw and triple-quoted ones, so
+// that `ip.in(` inside them is not found.
 var ipInOrText = regexp.MustCompile(`//[^\n]*` +
 	`|[rR](?:"""(?s:.*?)"""|'''(?s:.*?)'''|"[^"\n]*"|'[^'\n]*')` +
 	`|"""(?s:(?:\\.|[^\\])*?)"""|'''(?s:(?:\\.|[^\\])*?)'''` +
 	`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'` +
 	`|\bip\s*\.\s*in\s*\(`)
 
-// encodeIPIn returns the text of an expression with ipInEncoded in place of ipInWritten.
+// encodeIPIn replaces ipInWritten with ipInEncoded in an expression.
 func encodeIPIn(text string) string {
 	return ipInOrText.ReplaceAllStringFunc(text, func(found string) string {
 		if !strings.HasPrefix(found, "ip") {
@@ -30,5 +30,5 @@ func encodeIPIn(text string) string {
 	})
 }
 
-// decodeIPIn returns a message with ipInWritten in place of ipInEncoded.
+// decodeIPIn replaces ipInEncoded with ipInWritten in a message.
 func decodeIPIn(message string) string { return strings.ReplaceAll(message, ipInEncoded, ipInWritten) }

@@ -14,21 +14,21 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// maxKeys is the maximum number of keys and elements that are checked.
+// maxKeys limits how many keys and elements of the arguments are checked.
 const maxKeys = 20_000
 
 var errTooManyKeys = errors.New("the arguments have too many keys to check")
 
-// A shape contains the keys that an expression reads by name in an object in the arguments. The nil shape contains no
+// A shape contains the keys of an object in the arguments that an expression reads by name. The nil shape contains no
 // keys.
 type shape struct {
 	// keys contains the keys that the expression reads by name in this object.
 	keys []readKey
-	// The field each is the shape that applies to every value in the object or list.
+	// The field each is the shape of every value in the object or list.
 	each *shape
 }
 
-// newShape returns the shape of a location in the arguments, or nil if the expression reads no key by name at that
+// newShape returns the shape of a location. It returns nil if the expression reads no key by name at or below the
 // location.
 func newShape(p *location) *shape {
 	if p == nil {
@@ -44,15 +44,16 @@ func newShape(p *location) *shape {
 	return s
 }
 
-// A readKey is a key that an expression reads by name. The field folded is the result of the function fold for the
-// name. The field below is the shape of the key's value.
+// A readKey is a key that an expression reads by name.
 type readKey struct {
+	// folded is the result of fold for the name.
 	name, folded string
-	below        *shape
+	// The field below is the shape of the key's value.
+	below *shape
 }
 
-// find returns the shape of the value of the key with the given name. If the expression does not read this key, but
-// reads a key that differs from it only by case, `_` or `-`, the result alike is the name of that other key.
+// find returns the shape of the value of the key with the given name. If the expression reads a key that differs from
+// this name only by case, `_` or `-`, but not the name itself, find returns that key as the second result.
 func (s *shape) find(name string) (below *shape, alike string) {
 	for i := range s.keys {
 		if s.keys[i].name == name {
@@ -71,9 +72,9 @@ func (s *shape) find(name string) (below *shape, alike string) {
 	return nil, alike
 }
 
-// check returns an error if an object in the given value has a key that differs only by case, `_` or `-` from a key
-// that the expression reads. A server might accept that spelling, and would then use a value that the condition has not
-// tested. The parameter left is the number of keys and elements that may still be checked.
+// check returns an error if an object in the given value has a key that differs from a key that the expression reads
+// only by case, `_` or `-`. A server might accept this spelling, and would then use a value that the condition has not
+// tested. The parameter left points to the number of keys and elements that may still be checked.
 func (s *shape) check(value ref.Val, left *int) error {
 	if s == nil {
 		return nil
@@ -114,8 +115,8 @@ func (s *shape) checkObject(o *object, left *int) error {
 	return nil
 }
 
-// checkProperties returns an error if the arguments contain a name that is not in the list properties. It accepts all
-// names if this list is empty.
+// checkProperties returns an error if an argument is not one of the given properties. If there are no properties, all
+// arguments are accepted.
 func checkProperties(arguments ref.Val, properties []string) error {
 	if len(properties) == 0 {
 		return nil

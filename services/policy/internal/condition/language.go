@@ -17,8 +17,8 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// allowedFunctions lists the functions in CEL's standard library that conditions may use. The result of such a function
-// is never larger than its arguments, and it depends only on them.
+// allowedFunctions lists the functions of CEL's standard library that conditions may use. The result of each of these
+// functions depends only on its arguments and is never larger than they are.
 var allowedFunctions = []string{
 	operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr, operators.Conditional,
 	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
@@ -31,8 +31,8 @@ var allowedFunctions = []string{
 // timestampFunction converts an RFC 3339 string to a timestamp.
 const timestampFunction = "timestamp"
 
-// variableGroups maps each variable to its group. The values of the variables whose names start with "call." are always
-// known, so these variables have no group.
+// variableGroups contains the group of each variable. The variables whose names start with "call." have no group,
+// because their values are always known.
 var variableGroups = map[string]Variables{
 	"args":        VariableArgs,
 	"call.server": 0, "call.tool": 0, "call.method": 0, "call.uri": 0,
@@ -72,7 +72,7 @@ func variablesOf(checked *cel.Ast) (out Variables) {
 	return out
 }
 
-// environment returns the CEL environment. The environment is created only once, because that takes milliseconds.
+// environment returns the CEL environment. It is created only once, because this takes milliseconds.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	subset := &env.LibrarySubset{IncludeMacros: []string{operators.Has, operators.All, operators.Exists}}
 	for _, name := range allowedFunctions {
@@ -88,14 +88,14 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 })
 
 const (
-	// maxPattern is the maximum size of a regular expression, measured in instructions of its compiled program.
-	// maxMatched is the maximum length, in bytes, of a string that is matched. The time for a match is proportional to
+	// maxPattern limits the size of a regular expression, which is the number of instructions that it is compiled to.
+	// maxMatched limits the length of the strings that are matched, in bytes. The time for a match is proportional to
 	// the product of the two.
 	maxPattern = 200
 	maxMatched = 8 << 10
 )
 
-// matchOptimization compiles each constant regular expression (RE2 syntax) in a condition only once.
+// matchOptimization makes CEL compile each constant regular expression (in RE2 syntax) of a condition only once.
 var matchOptimization = &interpreter.RegexOptimization{
 	Function:   "matches",
 	RegexIndex: 1,
@@ -128,8 +128,8 @@ func compilePattern(pattern string) (*regexp.Regexp, error) {
 	return regexp.Compile(pattern)
 }
 
-// instructions estimates how many instructions a pattern's compiled program has, without compiling the pattern. The
-// result is at most maxPattern+1.
+// instructions estimates how many instructions a pattern is compiled to, without compiling it. It returns at most
+// maxPattern+1.
 func instructions(pattern *syntax.Regexp) int {
 	total := 1 + len(pattern.Rune)
 	if pattern.Op == syntax.OpCharClass {

@@ -8,18 +8,19 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// A location is a place in the arguments that an expression reads. Locations form a tree, as the arguments do.
+// A location is a place in the arguments that an expression reads. Locations form a tree in the same way as the
+// arguments.
 type location struct {
-	// name is the last key in the path to the location. The elements of a list have a location with the same name as
-	// the list.
+	// name is the last key in the path to the location. The elements of a list have the name of the list.
 	name string
-	// The field keys contains the locations of the values that the expression reads by name. The field each is the
-	// location of all values that the expression reads without a name. It is nil if there are no such values.
+	// keys contains the locations of the values that the expression reads by name.
 	keys map[string]*location
+	// The field each is the location of all values that the expression reads in a different way, for example by index
+	// or in a loop. It is nil if the expression reads no values like this.
 	each *location
 }
 
-// key returns the location of the value that belongs to a key.
+// key returns the location of the value with the given key.
 func (p *location) key(name string) *location {
 	if p.keys == nil {
 		p.keys = make(map[string]*location)
@@ -30,7 +31,7 @@ func (p *location) key(name string) *location {
 	return p.keys[name]
 }
 
-// any returns the location that represents all values in an object or list.
+// any returns the location that stands for all values of an object or list.
 func (p *location) any() *location {
 	if p.each == nil {
 		p.each = &location{name: p.name}
@@ -38,19 +39,19 @@ func (p *location) any() *location {
 	return p.each
 }
 
-// A variable contains the locations of the values that a loop variable can have. These values are the elements of lists
-// or the keys of objects.
+// A variable says which values a loop variable can have. They are values at the locations in elements, or keys of the
+// objects at the locations in keysOf.
 type variable struct{ elements, keysOf []*location }
 
 // A tracer finds the places in the arguments that an expression reads.
 type tracer struct {
-	// tested is called for each expression that tests a part of a string. The parameter from contains the locations
-	// that the operands of the expression can come from.
+	// The function tested is called for each expression that tests a part of a string. The parameter from contains the
+	// locations from which the operands of the expression can come.
 	tested func(e ast.Expr, from []*location)
 }
 
-// trace returns the location of the arguments and the location of caller.chain. Each of them contains all locations
-// below it that the expression reads.
+// trace returns the location of the arguments and that of caller.chain. Each contains the locations below it that the
+// expression reads.
 func trace(e ast.Expr, tested func(e ast.Expr, from []*location)) (args, chain *location) {
 	args, chain = &location{}, &location{}
 	t := tracer{tested: tested}
@@ -61,7 +62,7 @@ func trace(e ast.Expr, tested func(e ast.Expr, from []*location)) (args, chain *
 	return args, chain
 }
 
-// visit returns the locations that the value of an expression can come from.
+// visit returns the locations from which the value of an expression can come.
 func (t *tracer) visit(e ast.Expr, scope map[string]variable) []*location {
 	switch e.Kind() { //nolint:exhaustive // the other kinds read nothing
 	case ast.IdentKind:
@@ -150,8 +151,8 @@ func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*location {
 	return nil
 }
 
-// nameKeys records the string literals that a loop variable is compared with. If the variable iterates over keys, the
-// expression reads the values of these keys by name.
+// nameKeys is called for each comparison. If one side is a loop variable that iterates over keys, nameKeys records that
+// the expression reads the keys by name that are string literals on the other side.
 func nameKeys(compared, with ast.Expr, scope map[string]variable) {
 	if compared.Kind() != ast.IdentKind {
 		return
@@ -183,8 +184,8 @@ func allValuesOf(from []*location) []*location {
 	return out
 }
 
-// isCollectionLiteral reports whether an expression is a list or map literal. For such a literal, visit returns the
-// locations of its elements.
+// isCollectionLiteral reports whether an expression is a list or map literal. For such a literal, [tracer.visit]
+// returns the locations of the elements.
 func isCollectionLiteral(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
 
 func isStringLiteral(e ast.Expr) bool {
@@ -192,7 +193,7 @@ func isStringLiteral(e ast.Expr) bool {
 	return ok
 }
 
-// stringLiteral returns the value of a string literal.
+// stringLiteral returns the value of an expression that is a string literal. For other expressions, it returns false.
 func stringLiteral(e ast.Expr) (string, bool) {
 	if e.Kind() != ast.LiteralKind {
 		return "", false

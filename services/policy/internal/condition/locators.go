@@ -13,19 +13,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// A locatorFunction is a function of the condition language. It parses a string as a path, a URL or an address, in the
-// same way as package locator. It returns an error if the string can't be parsed.
+// A locatorFunction implements a function of the condition language that parses a string as a path, a URL or an address
+// with package locator. The function returns an error if the string can't be parsed.
 type locatorFunction struct {
 	result *cel.Type
 	// unary implements a function with one argument. It is nil if the function has two arguments.
 	unary func(text string) (ref.Val, error)
-	// binary implements a function with two arguments. It parses the second argument, which is a constant, and returns
-	// a function that compares the first argument with that constant. binary is nil if the function of the condition
-	// language has only one argument.
+	// binary implements a function with two arguments, of which the second is a constant. It parses the constant and
+	// returns a function that compares the first argument with the constant. binary is nil if the function has only one
+	// argument.
 	binary func(constant string) (func(text string) (bool, error), error)
 }
 
-// locatorFunctions maps the name of each locator function, such as "path.within", to its implementation.
+// locatorFunctions returns the locator functions by name, such as "path.within".
 func locatorFunctions() map[string]locatorFunction {
 	return map[string]locatorFunction{
 		"path.within": {result: cel.BoolType, binary: pathWithin},
@@ -100,8 +100,8 @@ func ipIn(constant string) (func(string) (bool, error), error) {
 	}, err
 }
 
-// locators returns the CEL options that declare the locator functions, such as path.within. The functions with a
-// constant argument have no implementation yet, because [locatorOptimizations] adds it when a condition is compiled.
+// locators returns the CEL options that declare the locator functions, such as path.within. Functions with a constant
+// argument are declared without an implementation, because [locatorOptimizations] adds it when a condition is compiled.
 func locators() []cel.EnvOption {
 	var options []cel.EnvOption
 	for name, f := range locatorFunctions() {
@@ -129,9 +129,9 @@ func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	}
 }
 
-// locatorOptimizations returns the implementations of the locator functions that have a constant argument. The constant
-// is parsed only once for each condition. CEL's optimization for regular expressions is used for this purpose, because
-// it accepts constants of any kind.
+// locatorOptimizations implements the locator functions that have a constant argument, so that the constant is parsed
+// only once for each condition. CEL intends these optimizations for regular expressions, but they accept all constant
+// strings.
 func locatorOptimizations() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization
 	for name, f := range locatorFunctions() {
@@ -164,7 +164,7 @@ func compareText(name string, arg ref.Val, compare func(string) (bool, error)) r
 	return types.Bool(held)
 }
 
-// checkLocator refuses a call to a locator function if the second argument is not a constant or can't be parsed.
+// checkLocator refuses a call to a locator function if its second argument is not a constant or can't be parsed.
 func checkLocator(f locatorFunction, args []ast.Expr, refuse refuseFunc) {
 	if f.binary == nil {
 		return

@@ -11,20 +11,20 @@ import (
 	"cel.dev/cel-go/common/operators"
 )
 
-// A kind says what a string contains, such as a path. It is guessed from the string's name and from the text that the
-// string is compared with.
+// A kind says what a string contains, such as a path. It is guessed from the name of the string, from the function that
+// returns the string, and from the text that the string is compared with.
 type kind int
 
 const (
 	plainText kind = iota
 	pathText
 	urlText
-	hostText    // a result of url.host or email.domain
+	hostText    // the result of url.host or email.domain
 	mailText    // an email address
 	commandText // a command line of a shell
 )
 
-// kindSuggestions says, for each kind, what to use instead of a string test.
+// kindSuggestions says, for each kind of string, what to write instead of a string test.
 var kindSuggestions = map[kind]string{
 	pathText:    `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
 	urlText:     `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
@@ -33,7 +33,7 @@ var kindSuggestions = map[kind]string{
 	commandText: `compare the whole command: x in ["make test", "git status"]`,
 }
 
-// kindExamples contains an example for each kind. The example is a string that a string test would wrongly accept.
+// kindExamples contains, for each kind of string, a string that a string test would wrongly accept.
 var kindExamples = map[kind]string{
 	pathText:    `"/srv/../etc" begins with "/srv"`,
 	urlText:     `"https://api.example.com@evil/" begins with "https://api.example.com"`,
@@ -42,8 +42,8 @@ var kindExamples = map[kind]string{
 	commandText: `"git status; rm -rf ." begins with "git status"`,
 }
 
-// checkTexts returns a function that reports two kinds of expressions as errors: tests on parts of a string that is a
-// path or URL, and patterns that do not match a whole string.
+// checkTexts returns a function that refuses tests on parts of a string that is a path or URL, for example, and
+// patterns that do not match a whole string.
 func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 	return func(e ast.Expr, from []*location) {
 		function, of, with, ok := tested(e.AsCall())
@@ -57,7 +57,7 @@ func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 			return
 		}
 		if kind == commandText && (function == "contains" || function == "endsWith") {
-			return // no such test claims to know what a command does
+			return // a condition with such a test does not claim to understand the command
 		}
 		if kind == plainText || kind == hostText && function == "endsWith" && strings.HasPrefix(text, ".") {
 			return
@@ -67,8 +67,8 @@ func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 }
 
 // tested returns the function that is called, the string that the function tests, and the text that the string is
-// compared with. An order comparison with a literal is treated as a test like startsWith, because strings that start
-// with the literal sort after it.
+// compared with. Comparisons with < or similar operators and a literal count as tests like startsWith, because strings
+// that start with the literal sort after it.
 func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	args := call.Args()
 	symbol, order := operators.FindReverseBinaryOperator(call.FunctionName())
@@ -82,12 +82,12 @@ func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	}
 }
 
-// checkMatches refuses a pattern without anchors. For a path or URL, it also refuses a pattern that accepts any of the
-// [tricks].
+// checkMatches refuses a pattern without anchors. For paths, URLs and email addresses, it also refuses a pattern that
+// accepts `..` or one of the [tricks]. For commands, it refuses a pattern that accepts special characters of a shell.
 func checkMatches(of kind, text string, at ast.Expr, refuse refuseFunc) {
 	pattern, err := syntax.Parse(text, syntax.Perl)
 	if err != nil || instructions(pattern) > maxPattern {
-		return // checkPattern refuses it
+		return // checkPattern refuses the pattern
 	}
 	switch {
 	case !anchored(pattern) && of == plainText:
@@ -106,7 +106,7 @@ func (k kind) String() string {
 }
 
 // kindOfText guesses the kind of a string from the function that returns the string, from the text that the string is
-// compared with, or from the name of the argument.
+// compared with, and from the name of the argument.
 func kindOfText(function string, of ast.Expr, with string, from []*location) kind {
 	if of.Kind() == ast.CallKind {
 		switch of.AsCall().FunctionName() {
@@ -129,9 +129,8 @@ func kindOfText(function string, of ast.Expr, with string, from []*location) kin
 	return plainText
 }
 
-// kindOfPart guesses the kind of a string from the text that the string is compared with. The text shows the kind if it
-// looks like a part of a path or URL. A single separator does not show the kind, because other strings contain
-// separators too.
+// kindOfPart guesses the kind of a string from the text that the string is compared with, which may look like a part of
+// a path or URL. A single separator is not enough for a guess, because strings of other kinds contain separators too.
 func kindOfPart(function, with string) kind {
 	with = strings.ReplaceAll(strings.ReplaceAll(with, `\/`, "/"), `\.`, ".")
 	_, behind, hasHost := strings.Cut(with, "://")
@@ -153,8 +152,8 @@ func kindOfPart(function, with string) kind {
 	return plainText
 }
 
-// nameWords maps the last word of an argument's name to a kind. nameEnds lists name endings that show the kind even if
-// they are only a part of the last word.
+// nameWords contains the kinds of arguments by the last word of their names. nameEnds lists those of these words that
+// also count if they are only the end of the last word.
 var (
 	nameWords = map[string]kind{
 		"path": pathText, "file": pathText, "filename": pathText, "dir": pathText, "directory": pathText, "folder": pathText, "cwd": pathText,
@@ -164,8 +163,8 @@ var (
 	nameEnds = []string{"path", "filename", "directory", "folder", "url", "uri"}
 )
 
-// kindOfName guesses the kind of an argument from the argument's name. The last word of the name may be singular or
-// plural, as in `filePaths`, `base_url` and `dir`.
+// kindOfName guesses the kind of an argument from the argument's name. It uses the last word of the name, which may be
+// singular or plural, as in `filePaths`, `base_url` and `dir`.
 func kindOfName(name string) kind {
 	last := strings.ToLower(lastWord(name))
 	for _, word := range []string{last, strings.TrimSuffix(last, "s"), strings.TrimSuffix(last, "ies") + "y"} {
@@ -192,5 +191,5 @@ func lastWord(name string) string {
 	return string(letters)
 }
 
-// NamesPath reports whether the name of an argument says that the argument is a path.
+// NamesPath reports whether the name of an argument suggests that the argument is a path.
 func NamesPath(name string) bool { return kindOfName(name) == pathText }

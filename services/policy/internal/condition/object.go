@@ -11,8 +11,8 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// object is a map with strings as keys. It is iterated in the order of its keys, because with Go's random order the
-// result of a condition could differ from one evaluation to the next. The zero value is empty.
+// object is a map whose keys are strings. It is iterated in the order of its keys, because the result of a condition
+// could otherwise differ from one evaluation to the next. The zero value is empty.
 type object struct {
 	members []member // sorted by name
 }
@@ -24,7 +24,7 @@ type member struct {
 
 var _ traits.Mapper = (*object)(nil)
 
-// sort sorts the members. Their names must be distinct.
+// sort sorts the members by name. Their names must be distinct.
 func (o *object) sort() {
 	slices.SortFunc(o.members, func(a, b member) int { return cmp.Compare(a.name, b.name) })
 }

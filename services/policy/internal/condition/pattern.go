@@ -5,14 +5,13 @@ import (
 	"slices"
 )
 
-// anchored reports whether a pattern matches only whole strings because each of its alternatives has anchors at both
-// ends. A pattern with `(?m)` is not anchored, because its anchors also match at line breaks.
+// anchored reports whether a pattern has anchors at both ends of each of its alternatives, so that it matches only
+// whole strings. A pattern with `(?m)` is not anchored, because its anchors also match at line breaks.
 func anchored(pattern *syntax.Regexp) bool {
 	return hasAnchor(pattern, syntax.OpBeginText, 0) && hasAnchor(pattern, syntax.OpEndText, -1)
 }
 
-// hasAnchor reports whether a pattern has the given anchor at its first position (if the parameter end is 0) or at its
-// last position (if end is -1).
+// hasAnchor reports whether a pattern has the given anchor at its start, if end is 0, or at its end, if end is -1.
 func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	switch pattern.Op { //nolint:exhaustive // the other operators match characters
 	case anchor:
@@ -31,22 +30,22 @@ func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	return false
 }
 
-// tricks are characters that can change the meaning of a path or URL for some servers. A pattern may contain one of
-// them as a literal character, but no character class in the pattern may contain one.
+// tricks are characters that can change the meaning of a path or URL for some servers. A pattern may contain them as
+// literal characters, but not in a character class.
 const tricks = "\\%@?#\x00\n\t"
 
-// These states are used while a pattern is explored. A state says what the current path segment contains so far.
+// These states are used to explore a pattern. A state says what the current segment of a path contains so far.
 const (
 	segmentStart = iota // nothing
 	segmentDot          // "."
 	segmentDots         // ".."
-	segmentName         // anything else
+	segmentName         // any other text
 	segmentStates
 )
 
-// admitsTricks reports whether an anchored pattern accepts a string with a path segment `..`, or has a character class
-// that contains one of the [tricks]. It explores all states of the pattern's program. The pattern must be one that
-// [compilePattern] accepts.
+// admitsTricks reports whether an anchored pattern accepts a path with a segment `..`, or has a character class that
+// contains one of the [tricks]. It explores all states of the program that the pattern is compiled to. [compilePattern]
+// must have accepted the pattern.
 func admitsTricks(pattern *syntax.Regexp) bool {
 	program, err := syntax.Compile(pattern.Simplify())
 	if err != nil {
@@ -70,8 +69,8 @@ func admitsTricks(pattern *syntax.Regexp) bool {
 	return false
 }
 
-// walk returns the instructions and states that can follow inst in the given state. trick is true if the instruction
-// has a character class that contains one of the [tricks], or ends a segment `..`.
+// walk returns the instructions and states that can follow the instruction inst in the given state. It returns true if
+// the instruction ends a segment `..`, or has a character class that contains one of the [tricks].
 func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(pc uint32, state int) { steps = append(steps, int(pc)*segmentStates+state) }
 	switch inst.Op {
@@ -91,7 +90,7 @@ func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	return steps, false
 }
 
-// walkRune implements [walk] for an instruction that consumes a character.
+// walkRune implements [walk] for instructions that consume a character.
 func walkRune(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(state int) { steps = append(steps, int(inst.Out)*segmentStates+state) }
 	only := len(inst.Rune) == 1 || len(inst.Rune) == 2 && inst.Rune[0] == inst.Rune[1]
@@ -116,8 +115,8 @@ func walkRune(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	return steps, false
 }
 
-// admits reports whether a pattern has a character class that contains one of chars. The pattern must be one that
-// [compilePattern] accepts.
+// admits reports whether a pattern has a character class that contains one of the given characters. [compilePattern]
+// must have accepted the pattern.
 func admits(pattern *syntax.Regexp, chars string) bool {
 	program, err := syntax.Compile(pattern.Simplify())
 	if err != nil {
@@ -125,7 +124,7 @@ func admits(pattern *syntax.Regexp, chars string) bool {
 	}
 	for i := range program.Inst {
 		inst := &program.Inst[i]
-		switch inst.Op { //nolint:exhaustive // the other instructions accept no class of characters
+		switch inst.Op { //nolint:exhaustive // the other instructions have no character class
 		case syntax.InstRune, syntax.InstRuneAny, syntax.InstRuneAnyNotNL:
 			for _, c := range chars {
 				if inst.MatchRune(c) {

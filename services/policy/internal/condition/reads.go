@@ -12,16 +12,15 @@ import (
 // An ArgumentRead describes how a condition reads an argument, which is a member of args.
 type ArgumentRead struct {
 	Name string
-	// Guarded reports whether the condition checks that the argument is present, for example with args.?x or
-	// has(args.x).
+	// Guarded is true if the condition checks whether the argument is present, for example with args.?x or has(args.x).
 	Guarded bool
-	// Uses describes the comparisons and functions that accept only some types of the argument.
+	// Uses contains the comparisons and function calls that accept only certain types of the argument.
 	Uses []ArgumentUse
 }
 
-// An ArgumentUse is a comparison with an argument, or a function to which an argument is passed.
+// An ArgumentUse is a comparison with an argument, or a function call to which an argument is passed.
 type ArgumentUse struct {
-	// Text is the comparison or function call, as it is written in the condition.
+	// Text is the comparison or function call, as it can be written in a condition.
 	Text string
 	// Types contains the JSON Schema types of the values that the comparison or function accepts.
 	Types []string
@@ -62,8 +61,8 @@ func (c *Condition) Reads() []ArgumentRead {
 	return out
 }
 
-// readArgument returns the name of the argument that an expression reads, and reports whether the expression allows the
-// argument to be missing. ok is false if the expression reads no argument.
+// readArgument returns the name of the argument that an expression reads, and reports whether the expression also works
+// if the argument is missing. The last result is false if the expression reads no argument.
 func readArgument(e ast.Expr) (name string, guarded, ok bool) {
 	switch e.Kind() { //nolint:exhaustive // the other kinds read no argument
 	case ast.SelectKind:
@@ -84,13 +83,13 @@ func readArgument(e ast.Expr) (name string, guarded, ok bool) {
 
 func isArgs(e ast.Expr) bool { return e.Kind() == ast.IdentKind && e.AsIdent() == "args" }
 
-// use is a part of an expression that must have one of several types.
+// use is a part of an expression that must have one of the given types.
 type use struct {
 	of    ast.Expr
 	types []string
 }
 
-// usesIn returns the parts of an expression that are compared with a literal or passed to a function.
+// usesIn returns the parts of an expression that are compared with literals or passed to functions.
 func usesIn(e ast.Expr) []use {
 	if e.Kind() != ast.CallKind {
 		return nil
@@ -111,7 +110,7 @@ func usesIn(e ast.Expr) []use {
 	case operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr:
 		var out []use
 		for _, part := range parts {
-			if _, guarded, _ := readArgument(part); !guarded { // has(args.x) is boolean itself
+			if _, guarded, _ := readArgument(part); !guarded { // has(args.x) is itself boolean
 				out = append(out, use{part, []string{"boolean"}})
 			}
 		}
@@ -124,7 +123,7 @@ func usesIn(e ast.Expr) []use {
 	return nil
 }
 
-// withoutDefault returns x for the expression x.orValue(y). It returns other expressions unchanged.
+// withoutDefault returns x if the expression is x.orValue(y). Otherwise it returns the expression unchanged.
 func withoutDefault(e ast.Expr) ast.Expr {
 	if e.Kind() == ast.CallKind && e.AsCall().FunctionName() == "orValue" {
 		return e.AsCall().Target()
@@ -132,10 +131,10 @@ func withoutDefault(e ast.Expr) ast.Expr {
 	return e
 }
 
-// literalTypes returns the JSON Schema types of values that can be equal to a literal, or to an element in a list of
-// literals. It returns nil for other expressions.
+// literalTypes returns the JSON Schema types of the values that can be equal to a literal or, if the expression is a
+// list of literals, to an element of the list. For other expressions, it returns nil.
 func literalTypes(e ast.Expr) []string {
-	switch e.Kind() { //nolint:exhaustive // the other kinds are no literals
+	switch e.Kind() { //nolint:exhaustive // expressions of other kinds are not literals
 	case ast.ListKind:
 		var out []string
 		for _, element := range e.AsList().Elements() {

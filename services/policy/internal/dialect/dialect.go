@@ -1,4 +1,4 @@
-// Package dialect translates policies of two other formats to policy documents.
+// Package dialect translates policies in two other formats to policy documents of Sluice.
 //
 // [HostedJSON] is the JSON format of a hosted gateway:
 //
@@ -22,10 +22,10 @@
 //	  "*":
 //	    rules: [{name: all, rate_limit: 60/minute}]
 //
-// A translation denies every call that its source denies. A rule that can't be translated becomes a rule that denies
-// every call of its tool. It also causes a problem, which has the position of the rule. Values are compared as the
-// formats compare them: numbers as 64-bit floating-point numbers, and other values as text. If Sluice can't compare a
-// value in that way, the call is denied.
+// A translation denies every call that its source denies. If a rule can't be translated, the translation contains a
+// rule that denies every call of the tool, and a problem with the position of the rule is reported. The translation
+// compares values as the source formats do, which compare numbers as 64-bit floating-point numbers, and other values as
+// text. If Sluice can't compare a value in this way, the call is denied.
 package dialect
 
 import (
@@ -35,13 +35,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// These constants limit the size of a policy that can be translated.
+// These constants limit how large a policy may be. A larger policy is not translated.
 const (
-	// MaxRules is the maximum number of rules and limits in a policy, for all tools together.
+	// MaxRules limits how many rules and limits a policy may have for all tools together.
 	MaxRules = 1000
-	// MaxConditions is the maximum number of conditions in a policy, in all rules together.
+	// MaxConditions limits how many conditions the rules of a policy may have together.
 	MaxConditions = 2000
-	// MaxTools is the maximum number of tools that a policy lists or hides.
+	// MaxTools limits how many tools a policy may list or hide.
 	MaxTools = 10_000
 )
 
@@ -50,13 +50,13 @@ type Format int
 
 // These are the formats. The zero value is not a format.
 const (
-	// HostedJSON has the keys require, deny_if, limits, hide and all_tools.
+	// HostedJSON is the JSON format of a hosted gateway.
 	HostedJSON Format = iota + 1
-	// OperatorYAML has rules with conditions, operators and counters.
+	// OperatorYAML is the older YAML format of a local proxy.
 	OperatorYAML
 )
 
-// String returns the format's name as it is used in commands.
+// String returns the name that commands use for the format.
 func (f Format) String() string {
 	switch f {
 	case HostedJSON:
@@ -72,13 +72,14 @@ func Formats() []Format { return []Format{HostedJSON, OperatorYAML} }
 
 // A Source is a policy to translate.
 type Source struct {
-	// File is the name that messages use for the policy.
+	// File is the name of the policy in messages.
 	File string
-	// Text is the policy. It has at most [strictyaml.MaxBytes].
+	// Text is the text of the policy, of at most [strictyaml.MaxBytes].
 	Text []byte
 	// Format is the format of Text.
 	Format Format
-	// Server is the name or pattern of the server that the policy is for. The policy itself does not contain it.
+	// Server is the name of the server that the policy is for, or a pattern for names. It is not part of the policy
+	// itself.
 	Server string
 }
 
@@ -87,8 +88,8 @@ type Severity int
 
 // The severities.
 const (
-	// Error means that a part of the policy is not translated. The translation denies all calls that this part
-	// concerns.
+	// Error means that a part of the policy is not translated. The translation denies all calls that this part would
+	// affect.
 	Error Severity = iota
 	// Warning means that a part of the policy has no effect in the source format, or that its meaning is uncertain.
 	Warning
@@ -96,15 +97,15 @@ const (
 	Info
 )
 
-// A Problem is a part of the policy that could not be translated, or that a person should check.
+// A Problem concerns a part of the policy that can't be translated, or that a person should check.
 type Problem struct { //nolint:errname // an item of a report
 	strictyaml.Problem
 
 	Severity Severity
 }
 
-// Translate translates a policy. document is a policy document in YAML, or nil if the policy can't be read at all.
-// problems are ordered by their position in the policy. Translate returns an error only if ctx is done.
+// Translate translates a policy to a policy document in YAML. If the policy can't be read at all, the document is nil.
+// The problems are ordered by their position in the policy. Translate returns an error only if ctx is done.
 func Translate(ctx context.Context, src *Source) (document []byte, problems []Problem, err error) {
 	p, found := parse(src)
 	if p == nil {

@@ -10,13 +10,15 @@ import (
 	"strings"
 )
 
-// A side says whether a translated expression may be true less often or more often than the original condition.
+// A side says in which direction a translated expression may differ from the original condition.
 type side bool
 
 const (
-	// atMost means that the expression is true only if the condition is true.
+	// atMost means that the expression is true only if the condition is true. It may be false although the condition is
+	// true.
 	atMost side = false
-	// atLeast means that the expression is true, or can't be evaluated, whenever the condition is true.
+	// atLeast means that the expression is true or can't be evaluated whenever the condition is true. It may be true
+	// although the condition is false.
 	atLeast side = true
 )
 
@@ -26,7 +28,8 @@ type untranslatable struct{ at, message, suggestion string }
 // Error implements error.
 func (u *untranslatable) Error() string { return u.message }
 
-// expression translates a condition. The error is an [*untranslatable].
+// expression translates a condition to an expression of the condition language. Its errors are of type
+// [*untranslatable].
 func expression(c *conditionForm, to side) (string, error) {
 	fail := func(message, suggestion string) (string, error) {
 		return "", &untranslatable{c.at, message, suggestion}
@@ -56,11 +59,10 @@ func expression(c *conditionForm, to side) (string, error) {
 	return fail(fmt.Sprintf("the operator %s with this value can't be translated exactly", c.Op), "write a condition for it")
 }
 
-// An argument is a value in the arguments of a call. The field keys is the path to the value.
+// An argument is a value in the arguments of a call. The keys are the path to the value.
 type argument struct{ keys []string }
 
-// identifier matches keys that conditions can read with a dot. Keys that are also in the list keywords must be quoted
-// instead.
+// identifier matches the keys that an expression can read with a dot, except for those in keywords.
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 var keywords = []string{
@@ -72,7 +74,7 @@ func isIdentifier(key string) bool {
 	return identifier.MatchString(key) && !slices.Contains(keywords, key)
 }
 
-// upTo returns the expression that reads the value at the first n keys of the path.
+// upTo returns the expression that reads the value to which the first n keys of the path lead.
 func (a argument) upTo(n int) string {
 	parts := []string{"args"}
 	for _, key := range a.keys[:n] {
@@ -87,8 +89,8 @@ func (a argument) upTo(n int) string {
 
 func (a argument) read() string { return a.upTo(len(a.keys)) }
 
-// guards returns one expression for each key in the path. The expression is true if the value at the preceding keys
-// contains this key.
+// guards returns one expression for each key of the path. The expression is true if the value to which the earlier keys
+// lead contains the key.
 func (a argument) guards() (out []string) {
 	for i, key := range a.keys {
 		if isIdentifier(key) {
@@ -102,8 +104,8 @@ func (a argument) guards() (out []string) {
 
 func (a argument) present() string { return strings.Join(a.guards(), " && ") }
 
-// exists returns an expression that is true if the argument is present and not null. If wanted is false, the expression
-// is the opposite test.
+// exists returns an expression that is true if the argument is present and not null. If wanted is false, it returns the
+// opposite expression.
 func (a argument) exists(wanted bool) string {
 	if wanted {
 		return a.present() + " && " + a.read() + " != null"
@@ -115,7 +117,8 @@ func (a argument) exists(wanted bool) string {
 	return "(" + strings.Join(guards, " || ") + " || " + a.read() + " == null)"
 }
 
-// test translates a comparison with a value that is present. It returns "" if the comparison can't be translated.
+// test translates the comparison of the expression x with the value v. The caller must make sure that the value of x is
+// present. test returns "" if the comparison can't be translated.
 func test(op, x string, v *literal, to side) string {
 	switch op {
 	case "eq":
@@ -136,8 +139,8 @@ func test(op, x string, v *literal, to side) string {
 }
 
 // compared translates a comparison of numbers. The source formats round the argument to a 64-bit floating-point number
-// before they compare it. Therefore an argument that is slightly less than a bound can be equal to the bound after
-// rounding.
+// before they compare it. Therefore they may treat an argument that is slightly less than the bound as equal to the
+// bound.
 func compared(op, x string, bound float64, to side) string {
 	switch {
 	case op == "lt" && to == atMost:
@@ -159,9 +162,9 @@ func compared(op, x string, bound float64, to side) string {
 	}
 }
 
-// The following functions return expressions that compare a value with a number. If the value is not a number, these
-// expressions are false or can't be evaluated. The function `decimal` in conditions also accepts text, so it is used
-// only after a comparison with a whole number, which does not accept text.
+// The following functions return expressions that compare the value of x with a number. If the value is not a number,
+// the expression is false or can't be evaluated. The function `decimal` of the condition language also accepts texts.
+// Therefore it is used only after a comparison with a whole number, which does not accept texts.
 
 func atMostNumber(x string, bound float64) string {
 	if isWhole(bound) {
@@ -191,14 +194,14 @@ func greaterThan(x string, bound float64) string {
 	return "(" + x + " >= " + whole(math.Floor(bound)) + " && decimal(" + x + ") > " + decimal(bound) + ")"
 }
 
-// equal translates a test that a value is equal to v.
+// equal translates the test that the value of x is equal to v.
 func equal(x string, v *literal, to side) string {
 	switch {
 	case v.kind == textValue && (to == atMost || v.isOnlyText()):
 		return x + " == " + strconv.Quote(v.text)
 	case v.kind == boolValue && to == atMost:
 		return x + " == " + strconv.FormatBool(v.truth)
-	case v.kind == boolValue: // the text "true" is equal to true
+	case v.kind == boolValue: // in the source, the text "true" is equal to true
 		return fmt.Sprintf("%s in [%t, %q]", x, v.truth, strconv.FormatBool(v.truth))
 	case v.kind == numberValue && to == atMost && isWhole(v.number):
 		return x + " == " + whole(v.number)
@@ -210,7 +213,7 @@ func equal(x string, v *literal, to side) string {
 	return ""
 }
 
-// differs translates a test that a value is not equal to v.
+// differs translates the test that the value of x is not equal to v.
 func differs(x string, v *literal, to side) string {
 	switch {
 	case v.kind == textValue && (to == atLeast || v.isOnlyText()):
@@ -227,7 +230,8 @@ func differs(x string, v *literal, to side) string {
 	return ""
 }
 
-// member translates a test that a value is in a list. If the parameter in is false, it translates the opposite test.
+// member translates the test that the value of x is in a list. If the parameter in is false, it translates the opposite
+// test.
 func member(in bool, x string, list *literal, to side) string {
 	if list.kind != listValue || len(list.list) == 0 {
 		return ""
@@ -250,8 +254,9 @@ func member(in bool, x string, list *literal, to side) string {
 	return "(" + strings.Join(parts, join) + ")"
 }
 
-// textMember is like member, but supports only lists of texts. It returns "" for other lists. It also returns "" if the
-// result could be wrong for numbers, because the source formats convert numbers to text.
+// textMember is like member, but returns "" unless the list contains only texts. It also returns "" if a text in the
+// list could be equal to a number, because the source formats convert numbers to texts, so that the translation could
+// be wrong.
 func textMember(in bool, x string, list *literal, to side) string {
 	exact := in == (to == atMost)
 	var quoted []string
@@ -269,8 +274,8 @@ func textMember(in bool, x string, list *literal, to side) string {
 	return "!(" + text + ")"
 }
 
-// contains translates a test that a text contains another text, or that a list contains a text as an element. If the
-// parameter to is atLeast, the translated expression can't be evaluated for lists.
+// contains translates the test that a text contains another text, or that a list contains a text as an element. If to
+// is atLeast, the expression can't be evaluated for lists.
 func contains(x string, v *literal, to side) string {
 	text := strconv.Quote(v.text)
 	switch {
@@ -278,13 +283,12 @@ func contains(x string, v *literal, to side) string {
 		return ""
 	case to == atLeast:
 		return x + ".contains(" + text + ")"
-	default: // a map has no element 0
+	default: // the last part is false for maps, which have no element 0
 		return "(" + x + ".contains(" + text + ") || " + x + ".exists(e, e == " + text + ") && " + x + "[0] == " + x + "[0])"
 	}
 }
 
-// matches translates a test with a regular expression. In the source formats, the expression may match any part of the
-// text.
+// matches translates the test that a regular expression matches any part of a text.
 func matches(x string, v *literal) string {
 	if v.kind != textValue {
 		return ""
@@ -295,8 +299,8 @@ func matches(x string, v *literal) string {
 	return x + ".matches(" + strconv.Quote(wholePattern(v.text)) + ")"
 }
 
-// wholePattern returns a pattern that matches a whole text if pattern matches a part of it. If pattern is a single
-// sequence with anchors, the result stays readable.
+// wholePattern returns a pattern that matches the whole of a text if the given pattern matches a part of it. If the
+// given pattern has no alternatives and groups with flags, the result stays readable.
 func wholePattern(pattern string) string {
 	const anything = "(?s:.*)"
 	if strings.Contains(pattern, "|") || strings.Contains(pattern, "(?") || strings.Contains(pattern, `\Q`) {

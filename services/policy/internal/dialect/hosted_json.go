@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// A hostedForm contains a policy in the format [HostedJSON].
+// A hostedForm is a decoded policy in the format [HostedJSON].
 type hostedForm struct {
 	Version  yaml.Node             `yaml:"version"`
 	Default  *string               `yaml:"default"`
@@ -49,7 +49,7 @@ func (*hostedTool) ExplainKey(key string) (message, suggestion string, ok bool) 
 	return "", "", false
 }
 
-// hosted reads a policy in the format [HostedJSON]. It returns nil if the policy can't be read at all.
+// hosted reads a policy in the format [HostedJSON]. It returns nil if the policy can't be read.
 func (r *reader) hosted(text []byte) *policy {
 	if !jsontext.Value(text).IsValid() {
 		r.add(Error, "", "is not JSON", "if it is YAML, its format is "+OperatorYAML.String())
@@ -89,7 +89,7 @@ func (r *reader) hosted(text []byte) *policy {
 	return r.finish(p)
 }
 
-// countCounters counts how often each counter is used.
+// countCounters adds to the map how often the limits use each counter.
 func countCounters(counters map[string]int, limits []hostedLimit) {
 	for _, l := range limits {
 		counters[l.Counter]++
@@ -124,8 +124,8 @@ func (r *reader) hostedRules(at, name string, form hostedTool, counters map[stri
 	return out
 }
 
-// noted returns the given rule. If the rule has conditions, noted adds a warning that a person should check their
-// translation.
+// noted returns the given rule. If the rule has conditions, noted also adds a warning, because a person should check
+// their translation.
 func (r *reader) noted(read rule) rule {
 	if len(read.conditions) > 0 && read.kind != unclear {
 		r.add(Warning, read.at, "its conditions are read like those of the format "+OperatorYAML.String(), "check the translation, for example with the tests of the document")
@@ -158,10 +158,10 @@ func (r *reader) hostedLimit(at, name string, form hostedLimit, uses int) rule {
 	return out
 }
 
-// knownOps contains the operators that conditions can use in both formats.
+// knownOps contains the operators that both formats have in conditions.
 var knownOps = []string{"eq", "neq", "in", "not_in", "lt", "lte", "gt", "gte", "regex", "contains", "exists"}
 
-// checkOp reports whether conditions can use an operator, and returns a suggestion if they can't.
+// checkOp reports whether conditions can use an operator. If they can't, it returns a suggestion.
 func checkOp(op string) (suggestion string, ok bool) {
 	if slices.Contains(knownOps, op) {
 		return "", true

@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// maxNumber is the largest absolute value of a number that can be translated. All whole numbers up to maxNumber can be
-// represented exactly as 64-bit floating-point numbers.
+// maxNumber is the largest absolute value of a number that can be translated. A 64-bit floating-point number can
+// represent all whole numbers up to maxNumber exactly.
 const maxNumber = 1 << 53
 
 type valueKind int
@@ -23,7 +23,7 @@ const (
 	listValue
 )
 
-// A literal is the value that a condition compares with.
+// A literal is the value in a condition that an argument is compared with.
 type literal struct {
 	kind   valueKind
 	text   string
@@ -32,7 +32,7 @@ type literal struct {
 	list   []literal
 }
 
-// literalOf returns the value of a YAML node as a literal.
+// literalOf converts a YAML node to a literal.
 func literalOf(n *yaml.Node) literal {
 	switch {
 	case n.Kind == yaml.SequenceNode:
@@ -58,24 +58,23 @@ func literalOf(n *yaml.Node) literal {
 	return literal{}
 }
 
-// isWhole reports whether a number is a whole number.
 func isWhole(number float64) bool { return number == math.Trunc(number) }
 
-// whole returns a whole number as text that can be used in a condition.
+// whole returns a whole number as it is written in a condition.
 func whole(number float64) string { return strconv.FormatFloat(number, 'f', -1, 64) }
 
-// decimal returns a call to the function `decimal` that can be used in a condition. The text in the call is the
-// shortest one that a parser rounds to the given number.
+// decimal returns a call of the function `decimal` for a condition. The argument of the call is the shortest text that
+// is rounded to the given number when it is parsed.
 func decimal(number float64) string {
 	return `decimal("` + strconv.FormatFloat(number, 'g', -1, 64) + `")`
 }
 
-// below returns the next smaller floating-point number. above returns the next greater one.
+// below returns the next smaller floating-point number, and above returns the next greater one.
 func below(number float64) float64 { return math.Nextafter(number, math.Inf(-1)) }
 func above(number float64) float64 { return math.Nextafter(number, math.Inf(1)) }
 
-// isOnlyText reports whether only a text can be equal to the text v. The source formats compare values of different
-// types as text, so the text "5" is equal to the number 5.
+// isOnlyText reports whether the source formats treat the text v as equal to texts only. They compare values of
+// different types as texts, so the text "5" is also equal to the number 5.
 func (v *literal) isOnlyText() bool {
 	if v.kind != textValue {
 		return false

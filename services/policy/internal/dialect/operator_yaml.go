@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// An operatorForm contains a policy in the format [OperatorYAML].
+// An operatorForm is a decoded policy in the format [OperatorYAML].
 type operatorForm struct {
 	Version     yaml.Node               `yaml:"version"`
 	Description yaml.Node               `yaml:"description"`
@@ -48,11 +48,11 @@ func (*operatorTool) ExplainKey(key string) (message, suggestion string, ok bool
 	return "", "", false
 }
 
-// operator reads a policy in the format [OperatorYAML]. It returns nil if the policy can't be read at all.
+// operator reads a policy in the format [OperatorYAML]. It returns nil if the policy can't be read.
 func (r *reader) operator() *policy {
 	var f operatorForm
 	known := r.decode(&f)
-	text := "allow" // the default of the source
+	text := "allow" // the default of the source format
 	if f.Default != nil {
 		text = *f.Default
 	}
@@ -87,7 +87,7 @@ func (r *reader) operatorRules(at, tool string, rules []operatorRule) (out []rul
 		if tool == allTools {
 			read.per = "[server]"
 		}
-		if read.name == "" { // the proxy requires a name, but published policies have rules without one
+		if read.name == "" { // the source format requires a name, but there are published policies with rules that have no name
 			read.name = fmt.Sprintf("rule-%d", i+1)
 		}
 		if s := one.State; s != nil && counters[s.Counter] {
@@ -104,8 +104,8 @@ func (r *reader) operatorRules(at, tool string, rules []operatorRule) (out []rul
 	return out
 }
 
-// operatorRule converts a rule to the common form, and stores the result in out. If the rule is not valid in the source
-// format, operatorRule reports a problem and returns false.
+// operatorRule converts a rule to the type that both formats share, and stores it in out. If the rule is not valid in
+// the source format, operatorRule adds a problem and returns false.
 func (r *reader) operatorRule(at string, form *operatorRule, out *rule) bool {
 	action := "evaluate"
 	if form.Action != nil {
@@ -133,7 +133,8 @@ func (r *reader) operatorRule(at string, form *operatorRule, out *rule) bool {
 	return false
 }
 
-// rateLimit reads a limit such as "5/hour" into out. If the limit is not valid, it reports a problem and returns false.
+// rateLimit parses a limit such as "5/hour" and stores it in out. If the limit is not valid, rateLimit adds a problem
+// and returns false.
 func (r *reader) rateLimit(at, text string, out *rule) bool {
 	number, window, _ := strings.Cut(text, "/")
 	count, err := strconv.ParseInt(number, 10, 64)
@@ -145,8 +146,8 @@ func (r *reader) rateLimit(at, text string, out *rule) bool {
 	return true
 }
 
-// state converts the conditions on a rule's own counter to limits. If a rule has no such condition, its counter has no
-// effect and is ignored.
+// state converts those conditions of a rule that concern the rule's own counter to limits. If the rule has no such
+// condition, its counter has no effect, so state ignores the counter and adds a warning.
 func (r *reader) state(at string, s *operatorState, out *rule) bool {
 	increment, ok := r.increment(at+".state", s)
 	if !ok {
@@ -176,8 +177,8 @@ func (r *reader) state(at string, s *operatorState, out *rule) bool {
 	return true
 }
 
-// increment returns how much a call adds to a counter. If the counter is not valid in the source format, or can't be
-// translated, increment reports a problem and ok is false.
+// increment returns by how much a call increases a counter. If the counter is not valid in the source format or can't
+// be translated, increment adds a problem and returns false.
 func (r *reader) increment(at string, s *operatorState) (number int64, ok bool) {
 	number = 1
 	if s.Increment != nil && *s.Increment != 0 {
@@ -198,7 +199,7 @@ func (r *reader) increment(at string, s *operatorState) (number int64, ok bool) 
 	return 0, false
 }
 
-// ownCounter returns the largest value of the rule's own counter for which the condition is true. It returns false if
+// ownCounter returns the greatest value of the rule's own counter for which a condition is true. It returns false if
 // the condition can't be translated.
 func (r *reader) ownCounter(c *conditionForm) (int64, bool) {
 	v := literalOf(&c.Value)
@@ -206,7 +207,7 @@ func (r *reader) ownCounter(c *conditionForm) (int64, bool) {
 		r.add(Error, c.at, "compares a counter, but not with lt or lte and a number", "")
 		return 0, false
 	}
-	most := int64(v.number) // the source does the same
+	most := int64(v.number) // the source format truncates the number too
 	if c.Op == "lt" {
 		most--
 	}

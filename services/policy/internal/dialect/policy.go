@@ -6,10 +6,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// allTools is the name that means all tools in both formats.
+// allTools is the name that stands for all tools in both formats.
 const allTools = "*"
 
-// A policy is the content of a source policy, in a form that does not depend on the source format.
+// A policy is the content of a source policy, independent of its format.
 type policy struct {
 	source *strictyaml.Source
 	// allows is true if tools that the policy does not list are allowed.
@@ -19,16 +19,17 @@ type policy struct {
 	rules  []rule
 }
 
-// A tool is the name of a tool and its position in the source.
+// A tool is the name of a tool with the position of the name in the source.
 type tool struct{ at, name string }
 
-// A kind is the effect of a rule in the source.
+// A kind says what a rule of the source does.
 type kind int
 
 const (
-	// requires means that the call is denied unless all conditions are true.
+	// requires means that a call is denied unless all conditions are true.
 	requires kind = iota
-	// refuses means that the call is denied if all conditions are true, or if there are no conditions.
+	// refuses means that a call is denied if all conditions are true, which is also the case if there are no
+	// conditions.
 	refuses
 	// unclear means that the rule can't be read, and that a problem was reported.
 	unclear
@@ -41,24 +42,24 @@ type rule struct {
 	tool, name string
 	kind       kind
 	conditions []conditionForm
-	// message is shown to the caller whose call is denied.
+	// message is shown to the caller if the rule denies a call.
 	message string
 	limits  []limit
-	// The field per lists the dimensions by which the limits are counted, as YAML.
+	// The field per is the YAML list of dimensions by which the limits count calls.
 	per string
 }
 
-// A limit allows at most max calls in any window. If max is less than 1, it allows no calls.
+// A limit allows at most max calls in a window of time. If max is less than 1, the limit allows no calls.
 type limit struct {
 	at     string
 	max    int64
 	window string
 }
 
-// windows maps each window name of the source formats to the window in a document.
+// windows contains the windows of policy documents, by the names that the source formats use for them.
 var windows = map[string]string{"minute": "1m", "hour": "1h", "day": "1d"}
 
-// A conditionForm is a condition in the YAML or JSON form that both formats have.
+// A conditionForm is a condition as both source formats contain it.
 type conditionForm struct {
 	Path  string    `yaml:"path"`
 	Op    string    `yaml:"op"`

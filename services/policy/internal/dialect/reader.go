@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// maxReported is the number of problems at which decoding stops. A policy with so many problems is not translated,
-// because a part of it has not been read.
+// maxReported is the number of problems at which decoding stops. A policy with this many problems is not translated,
+// because the rest of it was not read.
 const maxReported = 100
 
 // A reader reads a source and collects problems.
@@ -39,8 +39,8 @@ func problemsOf(err error) (out []Problem) {
 	return out
 }
 
-// decode decodes the source and records the problems. It returns false if there is a problem outside the values of the
-// keys `tools` and `all_tools`, or if there are too many problems.
+// decode decodes the source and adds the problems that it finds. It returns false if a problem is outside the values of
+// the keys `tools` and `all_tools`, or if there are too many problems.
 func (r *reader) decode(into any) bool {
 	err := r.source.Decode(into)
 	if err == nil {
@@ -64,8 +64,7 @@ func (r *reader) isBroken(at string) bool {
 	})
 }
 
-// isBrokenItself reports whether the value at the given path can't be decoded. It ignores problems in the elements of
-// the list whose key is the parameter inner.
+// isBrokenItself is like isBroken, but ignores problems in the elements of the list with the key inner.
 func (r *reader) isBrokenItself(at, inner string) bool {
 	return slices.ContainsFunc(r.broken, func(path string) bool {
 		rest, below := strings.CutPrefix(path, at)
@@ -86,8 +85,8 @@ func (r *reader) version(n *yaml.Node) bool {
 	return false
 }
 
-// defaultOf reports whether the policy's default allows the tools that are not listed. ok is false if the default is
-// unknown.
+// defaultOf reports whether the default of the policy allows the tools that the policy does not list. It returns false
+// as the second result if the default is unknown.
 func (r *reader) defaultOf(text string) (allows, ok bool) {
 	if text != "allow" && text != "deny" {
 		r.add(Error, "default", "is neither allow nor deny", strictyaml.Suggest(text, []string{"allow", "deny"}))
@@ -96,7 +95,7 @@ func (r *reader) defaultOf(text string) (allows, ok bool) {
 	return text == "allow", true
 }
 
-// hide returns the hidden tools with the given names. It omits invalid names.
+// hide returns the hidden tools with the given names. It adds a problem for each invalid name.
 func (r *reader) hide(names []string) (out []tool) {
 	for i, name := range names {
 		at := strictyaml.Index("hide", i)
@@ -108,8 +107,8 @@ func (r *reader) hide(names []string) (out []tool) {
 	return out
 }
 
-// checkName reports whether a tool can have the given name. A rule for any other name is not needed, because calls with
-// such a name are refused.
+// checkName reports whether a tool can have the given name. If not, it adds a problem. Calls with such a name are
+// always refused, so a rule for it is not needed.
 func (r *reader) checkName(at, name string) bool {
 	if isToolName(name) {
 		return true
@@ -122,14 +121,14 @@ func (r *reader) checkName(at, name string) bool {
 	return false
 }
 
-// isToolName reports whether MCP clients can call a tool that has this name.
+// isToolName reports whether MCP clients can call a tool with this name.
 func isToolName(name string) bool {
 	return name != "" && len(name) <= 128 && !strings.ContainsFunc(name, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("_./-", c)
 	})
 }
 
-// places sets the position of each condition, and returns the conditions.
+// places sets the position of each condition in the source, and returns the conditions.
 func places(at string, conditions []conditionForm) []conditionForm {
 	for i := range conditions {
 		conditions[i].at = strictyaml.Index(at+".conditions", i)
@@ -137,7 +136,7 @@ func places(at string, conditions []conditionForm) []conditionForm {
 	return conditions
 }
 
-// finish returns the policy p, or nil if the policy is too large.
+// finish returns the policy. If the policy is too large, finish adds a problem and returns nil.
 func (r *reader) finish(p *policy) *policy {
 	rules, conditions := 0, 0
 	for _, one := range p.rules {
@@ -156,7 +155,7 @@ func (r *reader) finish(p *policy) *policy {
 	return p
 }
 
-// sortedKeys returns the sorted names of the tools. The name that means all tools comes last.
+// sortedKeys returns the sorted names of the tools. The name that stands for all tools comes last.
 func sortedKeys[T any](tools map[string]T) []string {
 	names := slices.Sorted(maps.Keys(tools))
 	if _, found := tools[allTools]; found {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// text returns the translated policy as YAML text.
+// text returns the translated policy as a YAML document.
 func (t *translator) text(src *Source) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# Imported from %s (%s). Read each rule before you use it. Prompts, resources and
@@ -54,14 +54,13 @@ func (r *outRule) write(out *bytes.Buffer) {
 	}
 }
 
-// plain matches texts that usually have the same meaning in YAML without quotes. A text that the expression in the
-// variable words also matches must be quoted nevertheless.
+// plain matches texts that do not need quotes in YAML, except for those that words matches.
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*(?:[ .][A-Za-z0-9_-]+)*$`)
 
-// words matches texts that some YAML parsers do not treat as strings.
+// words matches texts that some YAML parsers do not read as strings unless they are quoted.
 var words = regexp.MustCompile(`(?i)^(?:y|n|yes|no|on|off|true|false|null|nan|inf)$`)
 
-// quoted returns a text as a YAML string.
+// quoted returns a YAML string for a text.
 func quoted(text string) string {
 	if plain.MatchString(text) && !words.MatchString(text) {
 		return text
@@ -69,7 +68,8 @@ func quoted(text string) string {
 	return strconv.QuoteToASCII(text)
 }
 
-// singleQuoted is like quoted, but prefers single quotes, because conditions contain double quotes and backslashes.
+// singleQuoted is like quoted, but uses single quotes if it can, because conditions contain double quotes and
+// backslashes.
 func singleQuoted(text string) string {
 	if strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' || c == '\'' }) {
 		return strconv.QuoteToASCII(text)

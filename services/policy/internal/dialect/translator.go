@@ -13,33 +13,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A translator converts a policy to the rules of a document.
+// A translator converts a source policy to the content of a policy document.
 type translator struct {
 	policy   *policy
 	problems []Problem
-	// entries contains the entries under `tools` in the document, in order. The field rules contains the document's
-	// rules.
+	// entries contains the entries under `tools` of the document, and rules contains its rules, both in order.
 	entries []entry
 	rules   []outRule
-	// hidden contains the names of the hidden tools. The field names contains the names of the rules.
+	// hidden contains the names of the hidden tools, and names contains the names of the rules.
 	hidden, names map[string]bool
 }
 
 // An entry is an entry under `tools` in the translated document.
 type entry struct{ tool, action string }
 
-// An outRule is a rule in the translated document. It denies calls, unless it has limits.
+// An outRule is a rule in the translated document. Unless it has limits or hides a tool, it denies calls.
 type outRule struct {
 	name, tool, when, reason string
 	limits                   []string
 	hides                    bool
-	// note is a comment that is written above the rule in the document.
+	// note is a comment above the rule in the document.
 	note string
 }
 
 func (t *translator) translate(ctx context.Context) error {
 	if t.tools(); slices.ContainsFunc(t.rules, func(r outRule) bool { return r.hides }) {
-		return nil // nothing else matters
+		return nil // all tools are hidden, so no rule matters
 	}
 	for i := range t.policy.rules {
 		if ctx.Err() != nil {
@@ -52,7 +51,7 @@ func (t *translator) translate(ctx context.Context) error {
 	return nil
 }
 
-// tools adds the entries for hidden tools and for allowed tools to the document.
+// tools adds entries to the document for the hidden tools and the allowed tools.
 func (t *translator) tools() {
 	for _, one := range t.policy.hidden {
 		if one.name == allTools {
@@ -69,8 +68,8 @@ func (t *translator) tools() {
 	}
 }
 
-// rule translates a rule of the source policy. It adds up to two rules to the document: a rule that denies calls, and a
-// rule with the limits.
+// rule translates a rule of the source policy. It adds up to two rules to the document, of which one denies calls and
+// the other has the limits.
 func (t *translator) rule(r *rule) {
 	name := t.name(r.name, r.tool)
 	when, err := t.condition(r)
@@ -96,7 +95,7 @@ func (t *translator) rule(r *rule) {
 	t.rules = append(t.rules, outRule{name: name, tool: r.tool, limits: t.limits(r)})
 }
 
-// deny adds a rule that denies every call. It replaces a rule that can't be translated.
+// deny adds a rule that denies every call of the tool, in place of a rule that can't be translated.
 func (t *translator) deny(r *rule, name string, err error) {
 	note := "not translated"
 	if u, ok := errors.AsType[*untranslatable](err); ok {
@@ -110,9 +109,9 @@ func (t *translator) deny(r *rule, name string, err error) {
 	t.rules = append(t.rules, outRule{name: name, tool: r.tool, reason: "a rule of the imported policy is not translated", note: note})
 }
 
-var errUnclear = errors.New("the rule can't be read") // a problem was reported
+var errUnclear = errors.New("the rule can't be read") // the problem was added before
 
-// condition returns the condition of the translated rule that denies calls. The condition is empty if the rule denies
+// condition returns the condition under which the translated rule denies calls. An empty condition means that it denies
 // every call.
 func (*translator) condition(r *rule) (string, error) {
 	if r.kind == unclear {
@@ -147,8 +146,8 @@ func (*translator) condition(r *rule) (string, error) {
 	return when, nil
 }
 
-// limits returns a rule's limits as values of the key rate_limit. A rule can't have two limits with the same window, so
-// only the smallest limit for each window is kept.
+// limits returns values of the key rate_limit for the limits of a rule. Because a rule of a document can't have two
+// limits with the same window, it returns only the smallest limit for each window.
 func (*translator) limits(r *rule) (out []string) {
 	smallest := make(map[string]int64)
 	for _, l := range r.limits {
@@ -164,7 +163,7 @@ func (*translator) limits(r *rule) (out []string) {
 	return out
 }
 
-// reason returns the reason text for a rule that denies calls.
+// reason returns the reason that the translated rule gives when it denies a call.
 func (t *translator) reason(r *rule) string {
 	if r.message == "" {
 		return "denied by the rule " + cut(printable(r.name), engine.MaxNameBytes) + " of the imported policy"
@@ -185,7 +184,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// cut returns at most n bytes of text. It never splits a character.
+// cut shortens a text to at most n bytes without splitting a character.
 func cut(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -197,7 +196,7 @@ func (t *translator) add(severity Severity, at, message, suggestion string) {
 	t.problems = append(t.problems, Problem{t.policy.source.Problem(at, message, suggestion), severity})
 }
 
-// name returns a unique name for a rule about a tool.
+// name returns the name of the translated rule for a tool. No other rule has this name.
 func (t *translator) name(name, tool string) string {
 	if tool == allTools {
 		tool = "all-tools"
@@ -220,8 +219,8 @@ func (t *translator) name(name, tool string) string {
 	return out
 }
 
-// slug returns a text in which every run of characters other than ASCII letters, digits and _ is replaced with a single
-// -. It removes - and _ at both ends of the text.
+// slug replaces every run of characters other than ASCII letters, digits and _ with a single -. It also removes - and _
+// from both ends of the text.
 func slug(text string) string {
 	out := strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' {

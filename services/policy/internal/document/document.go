@@ -71,31 +71,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxProblems is the maximum number of problems that are reported for one document.
+// maxProblems limits how many problems are reported for one document.
 const maxProblems = 100
 
 // A File is the text of one document.
 type File struct {
-	// Path is the file's path in messages. It also determines the document's name if the text contains none.
+	// Path is the path of the file, which messages show. If the text contains no name for the document, the name is
+	// derived from Path.
 	Path string
-	// Text is YAML or JSON. It has at most [strictyaml.MaxBytes].
+	// Text is YAML or JSON, of at most [strictyaml.MaxBytes].
 	Text []byte
 }
 
-// A Set is the parsed content of several files.
+// A Set contains the documents that were parsed from several files.
 type Set struct {
 	// Documents contains the documents of the files, in the order of the files.
 	Documents []engine.Document
-	// Warnings contains warnings about rules that probably do not do what their author meant. Documents with warnings
-	// can still be loaded.
+	// Warnings concern rules that probably do not do what their author meant. Documents with warnings can be loaded
+	// nevertheless.
 	Warnings strictyaml.Errors
-	// Tests are the tests of the documents. Run them with [Set.RunTests].
+	// Tests contains the tests of all documents. Run them with [Set.RunTests].
 	Tests []Test
 }
 
-// ParseSet parses documents that will be active together. The parameter now is the current time. If the parameter
-// people is not nil, ParseSet also checks whether there are enough people to approve calls. The error is a
-// [strictyaml.Errors] with every problem in every file.
+// ParseSet parses documents that are to be active together. The parameter now is the current time. If people is not
+// nil, ParseSet also checks whether there are enough people to approve calls. The error is a [strictyaml.Errors] that
+// contains every problem in every file.
 func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
@@ -121,7 +122,7 @@ func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, erro
 		readers = append(readers, r)
 	}
 	if len(problems) > 0 {
-		return nil, problems // in the order of the files, and sorted for each file
+		return nil, problems // these are in the order of the files, and sorted within each file
 	}
 	for _, w := range engine.CheckOverlaps(set.Documents) {
 		set.Warnings = append(set.Warnings, readers[w.Document].problem(w.ParseError))
@@ -129,8 +130,8 @@ func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, erro
 	return set, nil
 }
 
-// parse parses one document. It also returns the reader, which knows the positions of the rules in the document. The
-// error is a [strictyaml.Errors].
+// parse parses one document. The returned document comes with its reader, which knows the positions of the rules in the
+// document. The error is a [strictyaml.Errors].
 func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
@@ -148,7 +149,7 @@ func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*
 		if slices.ContainsFunc(found, func(p strictyaml.Problem) bool { return p.Message == notAPolicy }) {
 			return nil, engine.Document{}, found
 		}
-		r.problems = found // the parts that could be decoded are checked too
+		r.problems = found // the parts that could be decoded are checked, too
 	}
 	d := r.document(&f)
 	if people != nil && len(r.problems) == 0 {
@@ -162,20 +163,20 @@ func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*
 	return r, d, nil
 }
 
-// A reader converts the YAML form of a document to a [engine.Document] and collects problems.
+// A reader converts the YAML form of a document to an [engine.Document], and collects the problems in it.
 type reader struct {
 	source   *strictyaml.Source
 	now      time.Time
 	problems strictyaml.Errors
 	warnings strictyaml.Errors
-	// rulePaths contains the YAML path of each rule in the document.
+	// rulePaths contains the YAML path of each engine rule, in the order of the rules.
 	rulePaths []string
-	// read contains the tests of the document.
+	// The field read contains the tests that were read from the document.
 	read []Test
 }
 
-// add reports a problem at a path, unless a problem at or below the path has already been reported. Otherwise a value
-// that could not be decoded would also be reported as missing.
+// add adds a problem with the value at a path, unless a problem at or below the path was added before. Without this
+// exception, a value that could not be decoded would also be reported as missing.
 func (r *reader) add(at, message, suggestion string) {
 	if len(r.problems) >= maxProblems {
 		return
@@ -214,7 +215,7 @@ func (r *reader) document(f *form) engine.Document {
 	return d
 }
 
-// addParseError reports a problem that package engine found in the document.
+// addParseError adds a problem or warning that package engine found in the document.
 func (r *reader) addParseError(fault engine.ParseError, f *form) {
 	if fault.Rule < 0 {
 		if fault.Field == "name" && f.Name == nil {
@@ -234,7 +235,7 @@ func (r *reader) addParseError(fault engine.ParseError, f *form) {
 	r.add(at, fault.Message, fault.Suggestion)
 }
 
-// checkFilled reports the value at the given path as empty if ok is false.
+// checkFilled adds the problem that the value at the given path is empty, unless ok is true.
 func (r *reader) checkFilled(at string, ok bool, suggestion string) {
 	if !ok {
 		r.add(at, "is empty", suggestion)
@@ -266,7 +267,7 @@ func (r *reader) defaultAction(text *string) engine.Default {
 	return engine.DefaultDeny
 }
 
-// nameOf derives the name of a document from its path, for documents that have no name.
+// nameOf derives the name of a document from the path of its file. It is used if the document does not specify a name.
 func nameOf(file string) string {
 	base := path.Base(filepath.ToSlash(file))
 	return strings.TrimSuffix(base, path.Ext(base))

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A form is the YAML form of a document. Pointers distinguish absent values from empty values.
+// A form is the content of a document as YAML is decoded. A nil pointer means that the key is absent.
 type form struct {
 	Version *int             `yaml:"version"`
 	Name    *string          `yaml:"name"`
@@ -33,7 +33,7 @@ type namedRule struct {
 	terms `yaml:",inline"`
 }
 
-// A match is the YAML form of [engine.Match].
+// A match is an [engine.Match] as YAML is decoded.
 type match struct {
 	Method    strictyaml.OneOrMany[string] `yaml:"method"`
 	Tool      strictyaml.OneOrMany[string] `yaml:"tool"`
@@ -51,7 +51,7 @@ type match struct {
 	Annotations map[string]bool              `yaml:"annotations"`
 }
 
-// terms contains the keys that an entry under `tools` and a rule have in common.
+// terms contains the keys that entries under `tools` and rules have in common.
 type terms struct {
 	Action    *string                         `yaml:"action"`
 	Reason    string                          `yaml:"reason"`
@@ -91,19 +91,19 @@ type grant struct {
 	ExtraArgs *string `yaml:"extra_args"`
 }
 
-// A stepUp is the YAML form of [engine.StepUp].
+// A stepUp is an [engine.StepUp] as YAML is decoded.
 type stepUp struct {
 	MaxAge *window                      `yaml:"max_age"`
 	ACR    strictyaml.OneOrMany[string] `yaml:"acr"`
 }
 
-// A record says which parts of a call are stored in addition to the journal.
+// A record says which parts of a call are stored in addition to the record in the journal.
 type record struct {
-	// Arguments is "redacted".
+	// Arguments must be "redacted".
 	Arguments string `yaml:"arguments"`
 }
 
-// A redact says what to replace in results and in arguments.
+// A redact says what to replace in results and arguments.
 type redact struct {
 	Results   *redactPart `yaml:"results"`
 	Arguments *redactPart `yaml:"arguments"`
@@ -120,7 +120,8 @@ type rateLimit struct {
 	Per    []string `yaml:"per"`
 }
 
-// A window is a whole number of seconds, a duration in Go's syntax, or a whole number of days such as "7d".
+// A window is a duration. In YAML, it is a whole number of seconds, a duration in Go's syntax, or a whole number of
+// days such as "7d".
 type window time.Duration
 
 // UnmarshalYAML implements yaml.Unmarshaler.
@@ -153,8 +154,8 @@ func parseWindow(n *yaml.Node) (time.Duration, bool) {
 	}
 }
 
-// saturate returns number times unit. If the product would overflow, it returns a smaller duration that is still longer
-// than every allowed duration.
+// saturate returns the given number of units as a duration. If the product would overflow, it returns a smaller
+// duration that is still longer than every allowed duration.
 func saturate(number int64, unit time.Duration) time.Duration {
 	most := int64(2 * engine.MaxWindow / unit)
 	return time.Duration(min(max(number, -most), most)) * unit
@@ -189,14 +190,14 @@ func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
 	return explainRuleKey(key)
 }
 
-// explainKey returns a message for a key that belongs to the policy language but is not supported by this version. ok
-// is false for any other key.
+// explainKey returns the message for a key of the policy language that this version does not support. For other keys,
+// it returns false.
 func explainKey(key string) (message, suggestion string, ok bool) {
 	return fmt.Sprintf("%q is not supported by this version", key), "remove it", slices.Contains(notSupported, key)
 }
 
-// notSupported contains the keys of the policy language that this version does not support anywhere.
+// notSupported contains the keys of the policy language that this version supports in no place.
 var notSupported = []string{
-	"on_limiter_error",                                                // of rules
-	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
+	"on_limiter_error",                                                // keys of rules
+	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // keys of limits
 }

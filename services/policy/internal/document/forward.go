@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
-// forward converts the keys timeout and forward of a rule.
+// forward sets the fields of a rule for the keys timeout and forward.
 func (r *reader) forward(at string, t *terms, rule *engine.Rule) {
 	if t.Timeout != nil {
 		rule.Timeout = time.Duration(*t.Timeout)
-		if rule.Timeout == 0 { // the engine treats 0 as no timeout
+		if rule.Timeout == 0 { // the engine would treat 0 as no timeout
 			r.add(at+".timeout", "is not between 1ms and 1h", "")
 		}
 	}
@@ -29,8 +29,8 @@ func (r *reader) forward(at string, t *terms, rule *engine.Rule) {
 	}
 }
 
-// testSchema returns a function that checks the arguments of a test's call against the test's schema. If the test has
-// no schema, all arguments are valid. The parameter t may be nil.
+// testSchema returns a function that checks whether the arguments of a test's call are valid under the schema in the
+// test. If the test has no schema, all arguments are valid. The parameter t may be nil.
 func (r *reader) testSchema(at string, t *testTool) func(params string) error {
 	if t == nil || t.Schema == nil {
 		return func(string) error { return nil }
@@ -42,7 +42,7 @@ func (r *reader) testSchema(at string, t *testTool) func(params string) error {
 	var definition bytes.Buffer
 	enc := jsontext.NewEncoder(&definition)
 	for _, token := range []jsontext.Token{jsontext.BeginObject, jsontext.String("inputSchema")} {
-		_ = enc.WriteToken(token) // a buffer accepts every write
+		_ = enc.WriteToken(token) // a write to a buffer never fails
 	}
 	r.writeJSON(enc, at, t.Schema)
 	_ = enc.WriteToken(jsontext.EndObject)

@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// Schema returns the JSON Schema for documents. The schema is meant for editors. It accepts every document that loads,
-// and refuses unknown keys, values of the wrong type, and unknown names of actions, defaults and so on. It can't check
-// conditions, patterns, or keys that depend on each other.
+// Schema returns the JSON Schema for documents, which is meant for editors. The schema accepts every document that can
+// be loaded. It refuses unknown keys, values of the wrong type, and unknown names, for example of actions. It does not
+// check conditions, patterns, or keys that depend on each other.
 //
-// The schema uses draft 7, because all versions of the YAML language server support that draft.
+// The schema uses draft 7, because all versions of the YAML language server support this draft.
 func Schema() []byte {
 	root := object("document", reflect.TypeFor[form]())
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -28,7 +28,7 @@ func Schema() []byte {
 	root["description"] = "A policy document of Sluice, version 1"
 	out, err := json.Marshal(root, json.Deterministic(true), jsontext.WithIndent("  "), jsontext.EscapeForHTML(false))
 	if err != nil {
-		panic("document: marshal the schema: " + err.Error()) // its values are strings, numbers, lists and maps
+		panic("document: marshal the schema: " + err.Error()) // a schema consists of strings, numbers, lists and maps, which can be encoded
 	}
 	return append(out, '\n')
 }
@@ -36,7 +36,7 @@ func Schema() []byte {
 // A schema is a JSON Schema.
 type schema = map[string]any
 
-// structNames contains the names of structs that are used in keys of [keywords].
+// structNames contains the names by which the keys of [keywords] refer to structs.
 var structNames = map[reflect.Type]string{
 	reflect.TypeFor[form]():          "document",
 	reflect.TypeFor[namedRule]():     "rule",
@@ -56,7 +56,7 @@ var structNames = map[reflect.Type]string{
 	reflect.TypeFor[testWant]():      "want",
 }
 
-// object returns the schema of the struct with the given name, except for the omitted keys.
+// object returns the schema for a struct without the omitted keys.
 func object(name string, t reflect.Type, omitted ...string) schema {
 	properties, required := make(schema), make([]string, 0)
 	addProperties(properties, &required, t, omitted)
@@ -132,12 +132,12 @@ func value(key string, t reflect.Type, k keyword) schema {
 	return out
 }
 
-// A keyword describes a key of a document.
+// A keyword describes a key that documents can have.
 type keyword struct {
-	// text is a description that editors show.
+	// text is the description that editors show.
 	text string
-	// limits contains schema keywords that restrict the value in addition to its type. If the value is a list, they
-	// restrict its items.
+	// limits contains schema keywords that restrict the value further than its type does. If the value is a list, they
+	// restrict the items of the list.
 	limits   schema
 	required bool
 }
@@ -154,11 +154,11 @@ var modes = oneOf([]string{observe.Observe, observe.Enforce})
 
 func between(low, high int64) schema { return schema{"minimum": low, "maximum": high} }
 
-// conditionLimits contains the schema keywords that restrict a condition.
+// conditionLimits contains the schema keywords for conditions.
 var conditionLimits = schema{"maxLength": condition.MaxBytes, "pattern": `\S`}
 
 func atMost(bytes int) schema { return schema{"minLength": 1, "maxLength": bytes} }
 
-// patternLimits contains the schema keywords that restrict a pattern. A schema counts characters, but the limit is in
-// bytes. A pattern never has more characters than bytes, so the schema refuses no valid pattern.
+// patternLimits contains the schema keywords for patterns. A schema counts characters, although the limit is in bytes.
+// A pattern never has more characters than bytes, so the schema accepts all valid patterns.
 var patternLimits = atMost(engine.MaxPatternBytes)

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A Test is a call together with the decision that must be made on it, as written in a document.
+// A Test is a test in a document. It contains a call and the decision that the documents must make on the call.
 type Test struct {
 	source *strictyaml.Source
-	// at is the path of the test in the document.
+	// The field at is the path to the test in the document.
 	at             string
 	document, name string
 	call           engine.Call
@@ -26,17 +26,18 @@ type Test struct {
 
 // A TestResult is the result of one test.
 type TestResult struct {
-	// Document is the name of the document that contains the test. Name is the name of the test, which may be empty.
+	// Document is the name of the document that contains the test. Name is the test's name, which may be empty.
 	Document, Name string
 	// Place is the position of the test in the document.
 	Place strictyaml.Problem
-	// Failure describes why the test failed. It is nil if the test passed.
+	// Failure says why the test failed. It is nil if the test passed.
 	Failure *strictyaml.Problem
 }
 
-// RunTests runs the tests in all documents against the whole set, as if every rule were enforced. It returns at most
-// 100 problems, one for each test that fails. If the tests take longer than the limit in the parameter within, it
-// returns a problem for the document whose tests took most of the time. It stops with an error if ctx is done.
+// RunTests runs the tests of all documents against the whole set, as if every rule were enforced. It returns one
+// problem for each test that fails, and stops after 100 problems. If the tests take longer than the time in the
+// parameter within, RunTests stops and also returns a problem for the document whose tests took the longest. If ctx is
+// done, it returns an error.
 func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (strictyaml.Errors, error) {
 	var failed strictyaml.Errors
 	late, err := s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(_ *Test, failure *strictyaml.Problem) bool {
@@ -51,8 +52,8 @@ func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int
 	return failed, err
 }
 
-// TestResults is like [Set.RunTests], but returns the result of each test that was run. The result late is nil unless
-// the tests take longer than the limit in the parameter within.
+// TestResults is like [Set.RunTests], but returns the result of each test that it ran. If the tests took too long, late
+// is the problem that says so. Otherwise late is nil.
 func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (all []TestResult, late *strictyaml.Problem, err error) {
 	late, err = s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(t *Test, failure *strictyaml.Problem) bool {
 		all = append(all, TestResult{Document: t.document, Name: t.name, Place: t.source.Problem(t.at, "", ""), Failure: failure})
@@ -61,9 +62,9 @@ func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap 
 	return all, late, err
 }
 
-// eachTest runs tests and calls the function each with the result of each test, until the function returns false. If
-// the tests take longer than the limit in the parameter within, the result late is a problem for the document whose
-// tests took most of the time.
+// eachTest runs the tests and calls the given function with the result of each test, until the function returns false.
+// If the tests take longer than the time in the parameter within, eachTest stops and returns a problem for the document
+// whose tests took the longest.
 func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, each func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
 	if len(s.Tests) == 0 {
 		return nil, nil
@@ -92,7 +93,7 @@ func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine
 	return nil, nil
 }
 
-// stopwatch measures how much time the tests in each document take.
+// stopwatch measures how much time the tests of each document take.
 type stopwatch struct {
 	spent map[string]time.Duration
 	total time.Duration
@@ -107,8 +108,8 @@ func (w *stopwatch) add(document string) {
 	w.total += passed
 }
 
-// tooLong returns a problem that says that the tests take too long. The problem is reported for the document whose
-// tests took most of the time.
+// tooLong returns the problem that the tests take too long, for the document whose tests took the longest. The
+// parameter ran is the number of tests that were run.
 func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Problem {
 	slowest := slices.MaxFunc(slices.Sorted(maps.Keys(w.spent)), func(a, b string) int { return cmp.Compare(w.spent[a], w.spent[b]) })
 	first := slices.IndexFunc(s.Tests, func(t Test) bool { return t.document == slowest })
@@ -119,7 +120,7 @@ func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Pr
 
 func (t *Test) passes(d engine.Decision) bool { return len(t.differences(&d)) == 0 }
 
-// differences describes how the decision on the test's call differs from the decision that the test wants.
+// differences describes how the decision on the test's call differs from what the test wants.
 func (t *Test) differences(d *engine.Decision) []string {
 	var out []string
 	if got := actionOf(d); got != t.want.Action {
@@ -148,7 +149,7 @@ func orNone(text string) string {
 	return text
 }
 
-// actionOf returns the name of the action that results in the given decision.
+// actionOf returns the name of the action that leads to the given decision.
 func actionOf(d *engine.Decision) string {
 	switch {
 	case d.Effect == engine.Allow:
@@ -162,9 +163,9 @@ func actionOf(d *engine.Decision) string {
 	}
 }
 
-// wantedRule returns the rule that the test wants, together with the rule's document. If the test gives no document,
-// the rule belongs to the test's own document. The name of an entry can contain "/", but no document has the name
-// "tools.x".
+// wantedRule returns the rule that the test wants, with its document. If the test does not name a document, the rule is
+// in the test's own document. A "/" in the name of an entry does not separate a document, because no document has a
+// name such as "tools.x".
 func (t *Test) wantedRule() string {
 	if strings.Contains(t.want.Rule, "/") && !strings.HasPrefix(t.want.Rule, "tools.") {
 		return t.want.Rule
@@ -172,7 +173,7 @@ func (t *Test) wantedRule() string {
 	return t.document + "/" + t.want.Rule
 }
 
-// problem describes why the test fails.
+// problem returns the problem that says why the test fails.
 func (t *Test) problem(e engine.Explanation) strictyaml.Problem {
 	d := &e.Decision
 	name := ""
@@ -198,8 +199,8 @@ func (t *Test) problem(e engine.Explanation) strictyaml.Problem {
 	return t.source.Problem(t.at, text, suggestion)
 }
 
-// conditionOf returns how a rule's condition was evaluated for a principal. It returns nil if the rule was not
-// evaluated or has no condition.
+// conditionOf returns how the condition of a rule was evaluated for the principal with the given index in the chain. It
+// returns nil if the rule was not evaluated or has no condition.
 func conditionOf(rules []engine.ConsideredRule, name string, chain int) *engine.Check {
 	at := slices.IndexFunc(rules, func(r engine.ConsideredRule) bool { return r.Rule.String() == name && r.ChainIndex == chain })
 	if at < 0 {
@@ -221,10 +222,11 @@ func describeCondition(rule string, c *engine.Check) string {
 	return fmt.Sprintf("The condition of %s, `%s`, %s", rule, c.Want, is)
 }
 
-// whyNot describes why the rule that the test wants did not determine the decision. It does not repeat how the
-// condition of the deciding rule was evaluated. If the wanted rule does not exist, whyNot returns a suggestion.
+// whyNot says why the rule that the test wants did not make the decision. It does not repeat the result of the
+// condition in decided, which is already in the message. If the wanted rule does not exist, whyNot also returns a
+// suggestion.
 func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why, suggestion string) {
-	if len(rules) == 0 { // the call is refused before any rule is evaluated
+	if len(rules) == 0 { // the call was refused before rules were evaluated
 		return "", ""
 	}
 	name := t.wantedRule()

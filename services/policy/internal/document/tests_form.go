@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// A testForm is the YAML form of a [Test].
+// A testForm is a [Test] as YAML is decoded.
 type testForm struct {
 	Name   string      `yaml:"name"`
 	Call   testCall    `yaml:"call"`
@@ -24,7 +24,7 @@ type testCall struct {
 	Tool   string `yaml:"tool"`
 	Prompt string `yaml:"prompt"`
 	URI    string `yaml:"uri"`
-	// Args is decoded later, because its numbers must not be rounded.
+	// Args is converted from YAML later, because its numbers must not be rounded.
 	Args *yaml.Node `yaml:"args"`
 }
 
@@ -50,7 +50,7 @@ type testTool struct {
 	Annotations map[string]bool              `yaml:"annotations"`
 	Trusted     bool                         `yaml:"trusted"`
 	Arguments   []string                     `yaml:"arguments"`
-	// Schema is decoded later, because its numbers must not be rounded.
+	// Schema is converted from YAML later, because its numbers must not be rounded.
 	Schema *yaml.Node `yaml:"schema"`
 }
 
@@ -61,7 +61,7 @@ type testWant struct {
 	Reason *string `yaml:"reason"`
 }
 
-// A moment is a time in RFC 3339 format, or a date, which means midnight UTC on that date.
+// A moment is a time. In YAML, it is a time in RFC 3339 format, or a date, which stands for midnight UTC on that date.
 type moment time.Time
 
 // UnmarshalYAML implements yaml.Unmarshaler.

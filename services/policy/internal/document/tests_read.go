@@ -17,16 +17,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// MaxTests is the maximum number of tests in a document.
+// MaxTests limits how many tests a document may have.
 const MaxTests = 1000
 
-// testCodes contains the codes that a test can want.
+// testCodes contains the codes that a test can require.
 var testCodes = []string{
 	string(engine.DeniedByRule), string(engine.DeniedByDefault), string(engine.MethodDenied), string(engine.TypeError), string(engine.ScopeMissing),
 	string(engine.ApprovalRequired), string(engine.ToolUnknown), string(engine.ToolNameInvalid),
 }
 
-// tests converts the tests from the YAML form of a document.
+// tests converts the tests in the YAML form of a document.
 func (r *reader) tests(f *form, d *engine.Document) []Test {
 	r.checkFilled("tests", f.Tests == nil || len(f.Tests) > 0, "remove it")
 	if len(f.Tests) > MaxTests {
@@ -47,7 +47,7 @@ func (r *reader) tests(f *form, d *engine.Document) []Test {
 
 func (r *reader) testWant(at string, w *testWant) testWant {
 	switch {
-	case w.Action == "" && r.has(at): // it is not a mapping, or the key is misspelled
+	case w.Action == "" && r.has(at): // the value is not a mapping, or the key is misspelled
 	case w.Action == "":
 		r.add(at+".action", "is required", "use "+strings.Join(engine.Actions(), ", "))
 	case !slices.Contains(engine.Actions(), w.Action):
@@ -86,7 +86,7 @@ func (r *reader) testCall(at string, t *testForm, d *engine.Document) engine.Cal
 	return call
 }
 
-// testMethod sets the method of the test's call, and the name of the tool, prompt or URI that the method uses.
+// testMethod sets the method of the test's call, and the name of the tool or prompt or the URI that the call contains.
 func (r *reader) testMethod(at string, t *testCall, call *engine.Call) {
 	kinds := []struct {
 		key, value, ref string
@@ -137,8 +137,7 @@ func orElse(value *string, absent string) string {
 	return *value
 }
 
-// testSubject converts the caller of the test's call. If a key is absent, it uses the same default as `sluice policy
-// explain`.
+// testSubject converts the caller in a test. Absent keys have the same defaults as in `sluice policy explain`.
 func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 	if c == nil {
 		c = new(testCaller)
@@ -168,7 +167,7 @@ func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 	return out
 }
 
-// testFacts converts the facts about the tool in a test. The facts do not come from the catalog.
+// testFacts converts the facts about the tool in a test, which replace the facts from the catalog.
 func (r *reader) testFacts(at string, t *testTool) engine.Facts {
 	one := func(key, value string, known []string) {
 		if value != "" && !slices.Contains(known, value) {
@@ -201,7 +200,7 @@ func (r *reader) testFacts(at string, t *testTool) engine.Facts {
 	return facts
 }
 
-// testParams returns JSON params that contain the arguments of the test's call.
+// testParams returns the JSON params of the test's call with the given arguments.
 func (r *reader) testParams(at string, args *yaml.Node, call *engine.Call) string {
 	switch {
 	case !call.OfTool() && call.Method != "prompts/get":
@@ -214,18 +213,18 @@ func (r *reader) testParams(at string, args *yaml.Node, call *engine.Call) strin
 	var out bytes.Buffer
 	enc := jsontext.NewEncoder(&out)
 	for _, token := range []jsontext.Token{jsontext.BeginObject, jsontext.String("arguments")} {
-		_ = enc.WriteToken(token) // a buffer accepts every write
+		_ = enc.WriteToken(token) // a write to a buffer never fails
 	}
 	r.writeJSON(enc, at, args)
 	_ = enc.WriteToken(jsontext.EndObject)
 	return out.String()
 }
 
-// writeJSON writes a YAML value as JSON. Numbers keep their digits. Some keys and values exist in YAML but not in JSON.
-// They have already been reported as problems, or are reported here.
+// writeJSON writes a YAML value as JSON. Numbers keep their digits. If a scalar can't be written in JSON, writeJSON
+// adds a problem.
 func (r *reader) writeJSON(enc *jsontext.Encoder, at string, n *yaml.Node) {
 	var err error
-	switch n.Kind { //nolint:exhaustive // aliases have been reported
+	switch n.Kind { //nolint:exhaustive // aliases were reported when the document was decoded
 	case yaml.MappingNode:
 		_ = enc.WriteToken(jsontext.BeginObject)
 		for i := 0; i+1 < len(n.Content) && err == nil; i += 2 {

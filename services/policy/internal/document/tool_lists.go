@@ -7,16 +7,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A Finding is a problem in a document, together with its position. Package engine found the problem.
+// A Finding is a problem that package engine found in a document, together with its position.
 type Finding struct {
 	Problem strictyaml.Problem
-	// Check is the name of the check that found the problem. The name of a check never changes.
+	// Check is the name of the check that found the problem. Names of checks never change.
 	Check string
 	// Warning and Info have the same meaning as in [engine.Finding]. If both are false, the finding is an error.
 	Warning, Info bool
 }
 
-// CheckLists compares files with the tool lists of servers. It skips files that can't be loaded.
+// CheckLists checks the documents against the tool lists of servers. It skips files that can't be loaded.
 func CheckLists(files []File, lists *engine.ToolLists) []Finding {
 	var readers []*reader
 	var documents []engine.Document
@@ -36,7 +36,7 @@ func CheckLists(files []File, lists *engine.ToolLists) []Finding {
 	return out
 }
 
-// problem adds a position to a problem that package engine found.
+// problem returns a problem that package engine found, with its position.
 func (r *reader) problem(fault engine.ParseError) strictyaml.Problem {
 	at := fault.Field
 	if fault.Rule >= 0 {

@@ -2,27 +2,27 @@ package engine
 
 import "slices"
 
-// An Access summarizes what a caller may do on a server, over all methods, tools and arguments. The zero value means
-// that every call is denied, and that tools may be hidden.
+// An Access says what a caller may do on a server, summarized over all methods, tools and arguments. The zero value
+// means that every call is denied, and that rules may hide tools.
 type Access struct {
-	// CouldAllow reports whether some call could be allowed or require approval. If it is false, [Set.Decide] denies
-	// every call by the caller on the server except the protocol's notifications, which the gateway must then drop.
-	// Even if it is true, every call may be denied.
+	// If CouldAllow is false, [Set.Decide] denies every call by the caller on the server, except for the protocol's
+	// notifications, which the gateway must then drop. If it is true, some calls may be allowed or require approval,
+	// but this is not certain.
 	CouldAllow bool
-	// HidesNone is true if no rule hides any of the server's tools from the caller or a principal in the delegation
-	// chain.
+	// HidesNone is true if no rule hides a tool of the server from the caller or a principal in the delegation chain.
 	HidesNone bool
-	// CouldList reports whether a tool of the server could be visible to the caller; see [Set.Visible].
+	// CouldList is true if a tool of the server could be visible to the caller, as [Set.Visible] defines it.
 	CouldList bool
-	// PromptsAlike is true if all prompts of the server are treated alike, because no rule that applies to the caller
-	// or a principal in the delegation chain distinguishes them by name. ResourcesAlike has the same meaning for the
-	// server's resources and their URIs.
+	// PromptsAlike is true if all decisions on prompts of the server are the same, because no rule that applies to the
+	// caller or a principal in the delegation chain distinguishes prompts by name. ResourcesAlike means the same for
+	// the server's resources and their URIs.
 	PromptsAlike, ResourcesAlike bool
 }
 
 // Access returns what the caller and the principals in its delegation chain may do on a server. CouldAllow and
-// CouldList may be true although every call is denied, because an allowed pattern is ignored only if a single denied
-// pattern covers it. The running time depends only on the number of rules, and not on anything that a caller controls.
+// CouldList can be true although every call is denied, because several denied patterns may together cover an allowed
+// pattern, but they are checked only one by one. The running time depends only on the number of rules, and on nothing
+// that a caller controls.
 func (s *Set) Access(subject Subject, server string) Access {
 	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Status: Callable, anyTool: true}, listed: true}
 	if refusal(&call) != "" {
@@ -41,9 +41,9 @@ func (s *Set) Access(subject Subject, server string) Access {
 	return out
 }
 
-// couldListDenied reports whether a tool could be visible to the caller although calls to it are denied, because the
-// denial has a reason. It may return true although no tool is visible, because a pattern is ignored only if a single
-// hidden pattern covers it.
+// couldListDenied reports whether a tool could be visible to the caller because a rule denies calls to it with a reason
+// or requires approval. It may return true although no tool is visible, because several hidden patterns may together
+// cover a pattern, but they are checked only one by one.
 func (s *Set) couldListDenied(call *Call) bool {
 	hiding := s.denialsFor(&call.Subject, call.Server, func(r *rule) patterns {
 		if r.Action != ActionHide {
@@ -65,7 +65,7 @@ func (s *Set) couldListDenied(call *Call) bool {
 	return false
 }
 
-// hasReason reports whether the decision on a call of the given tool contains a message.
+// hasReason reports whether a rule makes the decision on calls of the given tool and gives a reason.
 func (s *Set) hasReason(call *Call, tool string) bool {
 	of := *call
 	of.Tool, of.evaluations = tool, nil
@@ -75,7 +75,7 @@ func (s *Set) hasReason(call *Call, tool string) bool {
 	return v.givesReason(&d)
 }
 
-// permitsEach reports whether w.permits is true for the caller and for each principal in the delegation chain.
+// permitsEach reports whether [denials.permits] is true for the caller and for each principal in the delegation chain.
 func (w *denials) permitsEach(subject *Subject) bool {
 	for i := range subject.size() {
 		if !w.permits(subject.at(i)) {
@@ -85,29 +85,28 @@ func (w *denials) permitsEach(subject *Subject) bool {
 	return true
 }
 
-// denials contains the patterns for names that are denied to a caller on a server, and the rules that permit calls on
-// that server. The names are either tool names or method names.
+// denials contains the patterns for names that are denied to a caller on a server, and the rules that permit calls
+// there. The names are either tool names or method names.
 type denials struct {
-	// names is a function that returns a rule's patterns for tool names, or a rule's patterns for method names.
+	// names returns the patterns of a rule, either for tool names or for method names.
 	names func(*rule) patterns
-	// skipsExact is true if names without a wildcard are ignored here, because [Set.permitsNamedTool] checks each of
-	// these names.
+	// skipsExact is true if names without wildcards are ignored here, because [Set.permitsNamedTool] checks them.
 	skipsExact bool
-	// allowing contains the rules that allow calls by the caller or a principal in the delegation chain, or that
-	// require approval for such calls.
+	// allowing contains the rules that match the caller or a principal in the delegation chain and that allow calls or
+	// require approval for them.
 	allowing []*rule
-	// prefixes contains the denied prefixes. Each name that starts with a denied prefix is denied. The field keys
-	// contains the keys of the other denied patterns; see [glob.key].
+	// prefixes contains the prefixes with which all names are denied. keys contains the keys of the other denied
+	// patterns, as [glob.key] returns them.
 	prefixes map[string]bool
 	keys     map[string]bool
-	// shortest and longest are the minimum and the maximum length of a denied prefix, in bytes.
+	// shortest and longest are the lengths of the shortest and the longest denied prefix, in bytes.
 	shortest, longest int
-	// hidesName is true if at least one rule hides names.
+	// hidesName is true if a rule hides names.
 	hidesName bool
 }
 
-// denialsFor collects the rules for a server that match the caller or a principal in the delegation chain. The
-// parameter names is a function that returns the patterns to collect from a rule.
+// denialsFor collects the rules for a server that match the caller or a principal in the delegation chain. The function
+// names returns the patterns of a rule that are to be collected.
 func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patterns) *denials {
 	w := &denials{names: names, prefixes: make(map[string]bool), keys: make(map[string]bool)}
 	for _, r := range s.rules {
@@ -119,7 +118,7 @@ func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patt
 			continue
 		}
 		w.hidesName = w.hidesName || r.Action == ActionHide
-		if r.hasToolProperties || r.Match.hasNames() || r.when != nil { // the rule denies only some of the calls with these names
+		if r.hasToolProperties || r.Match.hasNames() || r.when != nil { // the rule denies only some calls with these names
 			continue
 		}
 		for _, g := range names(r) {
@@ -129,8 +128,8 @@ func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patt
 	return w
 }
 
-// toolPatterns returns the patterns for the tools that a rule matches. If the rule names no tool, the result is a
-// single pattern that matches all tools. If the rule matches no tool, the result is nil.
+// toolPatterns returns the patterns for the tools that a rule matches. If the rule does not restrict the tools, it
+// returns one pattern that matches all tools. If the rule does not match tools/call, it returns nil.
 func (r *rule) toolPatterns() patterns {
 	switch {
 	case !r.matchesTools:
@@ -141,7 +140,7 @@ func (r *rule) toolPatterns() patterns {
 	return r.tools
 }
 
-// methodPatterns returns the patterns for the methods other than tools/call that a rule matches.
+// methodPatterns returns the patterns for the methods that a rule matches, except for tools/call.
 func (r *rule) methodPatterns() patterns {
 	if !r.matchesMethods {
 		return nil
@@ -163,7 +162,7 @@ func (w *denials) deny(g *glob) {
 	w.shortest, w.longest = min(w.shortest, len(g.prefix)), max(w.longest, len(g.prefix))
 }
 
-// covers reports whether a single denied pattern matches every name that g matches.
+// covers reports whether a single denied pattern matches all names that g matches.
 func (w *denials) covers(g *glob) bool {
 	if w.keys[g.key()] {
 		return true
@@ -179,7 +178,7 @@ func (w *denials) covers(g *glob) bool {
 	return false
 }
 
-// isPrefix reports whether g matches every text that starts with g.prefix.
+// isPrefix reports whether g matches exactly the texts that start with g.prefix.
 func (g *glob) isPrefix() bool {
 	for _, r := range g.rest {
 		if r != anyRun {
@@ -189,11 +188,11 @@ func (g *glob) isPrefix() bool {
 	return !g.exact
 }
 
-// key returns a text that is the same for two globs if and only if the globs are equal.
+// key returns a text that identifies the pattern. Two globs have the same key if and only if they are equal.
 func (g *glob) key() string { return g.prefix + "\x00" + string(encodeWildcards(g.rest)) }
 
-// encodeWildcards returns the rest of a pattern, with each wildcard replaced with a control character. Patterns
-// themselves contain no control characters.
+// encodeWildcards returns the rest of a pattern in which control characters replace the wildcards. The result is
+// unambiguous because patterns contain no control characters.
 func encodeWildcards(rest []rune) []rune {
 	out := make([]rune, len(rest))
 	for i, r := range rest {
@@ -209,8 +208,8 @@ func encodeWildcards(rest []rune) []rune {
 	return out
 }
 
-// permitsNamedTool reports whether a call to at least one tool is not denied. It checks the tools that the rules in
-// w.allowing name without wildcards, and evaluates a call to each of these tools.
+// permitsNamedTool reports whether calls to some tool may be permitted. It makes a decision for each tool that the
+// rules in w.allowing name without wildcards.
 func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	for _, r := range w.allowing {
 		for _, g := range r.tools {
@@ -221,8 +220,7 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 			var space [16]*rule
 			rules := s.find(space[:0], call)
 			v := s.mostPermissive(rules, call)
-			// If rules conflict and one of them depends on the tool's properties, the rules may in fact match different
-			// tools.
+			// If the conflicting rules depend on the tool's properties, they may in fact match different tools.
 			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.hasToolProperties })
 			if apart || v.decision(call).Effect != Deny {
 				return true
@@ -232,9 +230,9 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	return false
 }
 
-// permitsPattern reports whether for the caller and for each principal in the delegation chain there is a default or a
-// pattern that permits names. A default or pattern does not count if a single denied pattern covers all names that it
-// permits. permitsPattern does not check that the same name is permitted for all of these principals.
+// permitsPattern reports whether the caller and each principal in the delegation chain may use some names because of a
+// default or a pattern. A default or pattern does not count if a single denied pattern covers all its names.
+// permitsPattern does not check whether the permitted names are the same for all these principals.
 func (s *Set) permitsPattern(w *denials, call *Call) bool {
 	all := matchAll()
 	byDefault := s.fallbacks.find(call.Server).permits() && !w.covers(&all)
@@ -246,8 +244,8 @@ func (s *Set) permitsPattern(w *denials, call *Call) bool {
 	return true
 }
 
-// permits reports whether a rule in w.allowing that matches the principal has a pattern that is not covered by a single
-// denied pattern.
+// permits reports whether a rule in w.allowing that matches the principal has a pattern that no single denied pattern
+// covers.
 func (w *denials) permits(p *Principal) bool {
 	for _, r := range w.allowing {
 		if !r.matchesPrincipal(p) {

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// checkApproval checks a rule's keys that concern approvals.
+// checkApproval checks the keys of a rule that concern approvals.
 func (c *checker) checkApproval(r *Rule) {
 	if r.Action != ActionRequireApproval {
 		c.checkNoApproval(r)
@@ -27,9 +27,9 @@ func (c *checker) checkApproval(r *Rule) {
 	c.checkStepUp(&r.ApproveWith)
 }
 
-// checkApprovalMethods checks that a rule requires approval only for methods that can require it, and that it allows
-// repeated calls after an approval (a grant) only for tools/call. A grant is bound to a tool's definition, which other
-// methods do not have.
+// checkApprovalMethods checks the methods of a rule that requires approval. Only some methods can require approval, and
+// only tools/call can have a grant (an approval for several calls), because a grant is bound to the definition of a
+// tool.
 func (c *checker) checkApprovalMethods(r *Rule) {
 	if _, methods := r.Match.scope(); !methods {
 		return
@@ -43,8 +43,8 @@ func (c *checker) checkApprovalMethods(r *Rule) {
 	}
 }
 
-// checkNoApproval checks a rule that does not require approval. It reports keys that concern approvals, because they
-// have no effect in such a rule.
+// checkNoApproval checks a rule that does not require approval. It adds an error for each key that concerns approvals,
+// because these keys have no effect in such a rule.
 func (c *checker) checkNoApproval(r *Rule) {
 	for _, key := range []struct {
 		name string
@@ -80,14 +80,14 @@ func (c *checker) checkApprovers(groups []string) {
 	}
 }
 
-// checkTime checks one of the durations in a rule about approvals. Zero means that the rule does not set the duration.
+// checkTime checks one of the durations that a rule sets for approvals. Zero means that the rule does not set it.
 func (c *checker) checkTime(field string, d time.Duration) {
 	if d != 0 && (d < MinTime || d > MaxTime) {
 		c.add(field, "is not between 1s and 30 days", "")
 	}
 }
 
-// checkSelfConfirm reports keys that can't be used together with self_confirm.
+// checkSelfConfirm adds an error if a rule has self_confirm together with a key that excludes it.
 func (c *checker) checkSelfConfirm(r *Rule) {
 	switch {
 	case !r.SelfConfirm:
@@ -102,7 +102,7 @@ func (c *checker) checkSelfConfirm(r *Rule) {
 	}
 }
 
-// checkStepUp checks the required authentication of approvers. The values of acr are restricted to the characters of a
+// checkStepUp checks how approvers must have authenticated. The values of acr may contain only the characters of a
 // scope (RFC 6749, section 3.3), because they are sent as a list that is separated by spaces.
 func (c *checker) checkStepUp(s *StepUp) {
 	if s.MaxAge != 0 && (s.MaxAge < MinAuthAge || s.MaxAge > MaxAuthAge) {
@@ -143,7 +143,8 @@ func (c *checker) checkGrant(g Grant) {
 	}
 }
 
-// hasUnprintable reports whether the text of a condition contains a character that could hide a part of it.
+// hasUnprintable reports whether the text of a condition contains an unprintable character, which could hide a part of
+// the text.
 func hasUnprintable(text string) bool {
 	return !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\t' && unprintable(r) })
 }

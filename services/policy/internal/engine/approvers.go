@@ -8,21 +8,20 @@ import (
 )
 
 // Approvers lists the people who may approve calls, and the agents whose calls may need an approval. A nil *Approvers
-// means that the holders of tokens are unknown.
+// means that these people and agents are not known.
 type Approvers struct {
-	// Deciders contains the holders of operator and approver tokens, with one entry for each token.
+	// Deciders contains the holders of operator and approver tokens, one entry for each token.
 	Deciders []Principal
-	// Callers contains the holders of agent tokens, with one entry for each token.
+	// Callers contains the holders of agent tokens, one entry for each token.
 	Callers []OwnedAgent
-	// OwnersMayApprove reports whether an agent's owner may approve or refuse the agent's calls.
+	// OwnersMayApprove is true if the owner of an agent may approve or refuse the agent's calls.
 	OwnersMayApprove bool
-	// OthersMayDecide reports whether people who are not in Deciders may decide, because they can sign in at an issuer.
-	// The mesh does not know these people before they sign in.
+	// OthersMayDecide is true if people who are not in Deciders may decide, because they can sign in at an issuer. The
+	// mesh does not know these people before they sign in.
 	OthersMayDecide bool
 }
 
-// OwnedAgent is an agent, together with the subject of the person for whom it works. Owner is empty if the agent has no
-// owner.
+// OwnedAgent is an agent and the subject of the person for whom it works. Owner is empty if the agent has no owner.
 type OwnedAgent struct {
 	Principal
 
@@ -30,9 +29,10 @@ type OwnedAgent struct {
 }
 
 // Check returns an error for each rule that requires more approvers than there are. It returns a warning for each rule
-// under which the calls of some agents can't be approved, or under which no call can be approved because approve_with
-// requires a sign-in. Each rule is checked independently of the others. The document must have no other errors. The
-// suggestions contain names of people. Check returns nothing if other people may decide, because it can't count them.
+// under which the calls of some agents can't be approved, and for each rule under which no call can be approved because
+// approve_with requires a sign-in. It checks each rule independently of the others. The document must have no other
+// errors. The suggestions contain names of people. If OthersMayDecide is true, Check returns nothing, because it can't
+// count the approvers.
 func (p *Approvers) Check(d *Document) []ParseError {
 	if p.OthersMayDecide {
 		return nil
@@ -67,7 +67,7 @@ func (p *Approvers) checkRule(r *rule) (ParseError, bool) {
 			Message:    fmt.Sprintf("can never be approved: it asks for %s, and there %s", requiredText(r, quorum), countText(len(best))),
 			Suggestion: namesText(best) + moreApproversText(r),
 		}, true
-	case !r.ApproveWith.isZero(): // tokens of the configuration contain no sign-in
+	case !r.ApproveWith.isZero(): // people with tokens from the configuration have not signed in
 		return ParseError{
 			Warning:    true,
 			Message:    "can never be approved: approve_with asks for people who have signed in, and people can't sign in as operator or approver",
@@ -78,8 +78,8 @@ func (p *Approvers) checkRule(r *rule) (ParseError, bool) {
 	}
 }
 
-// eligible returns the names of the people who may approve calls under a rule, by tenant. The names are sorted and
-// distinct.
+// eligible returns the people who may approve calls that a rule matches. The result contains their sorted names, by
+// tenant.
 func (p *Approvers) eligible(r *rule) map[string][]string {
 	out := make(map[string][]string)
 	for i := range p.Deciders {
@@ -96,8 +96,8 @@ func (p *Approvers) eligible(r *rule) map[string][]string {
 	return out
 }
 
-// checkCallers returns a warning if there are too few approvers for some callers. The parameter able contains the names
-// of the people who may approve calls, by tenant.
+// checkCallers returns a warning if some callers have too few approvers. The map able contains the sorted names of the
+// people who may approve, by tenant.
 func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) (ParseError, bool) {
 	var names []string
 	for i := range p.Callers {
@@ -117,8 +117,8 @@ func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) 
 	}, true
 }
 
-// countFor returns how many of the people in the list able may approve or refuse the calls of a caller. Callers may not
-// approve their own calls.
+// countFor returns how many of the given people may approve the calls of a caller. Callers may not approve their own
+// calls.
 func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	n := len(able)
 	if _, found := slices.BinarySearch(able, c.Name); found {
@@ -130,7 +130,7 @@ func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	return n
 }
 
-// requiredText describes, for messages, the approvers that a rule requires.
+// requiredText describes the approvers that a rule requires, for messages.
 func requiredText(r *rule, quorum int) string {
 	text := "1 operator or approver"
 	if quorum > 1 {
@@ -153,7 +153,7 @@ func countText(n int) string {
 	}
 }
 
-// namesText returns a list of people as text for a suggestion.
+// namesText lists people for a suggestion.
 func namesText(names []string) string {
 	switch len(names) {
 	case 0:
@@ -174,7 +174,7 @@ func moreApproversText(r *rule) string {
 	return text
 }
 
-// firstNames returns the first five names of a list as text, and says how many more there are.
+// firstNames lists the first five names, and says how many more there are.
 func firstNames(names []string) string {
 	const most = 5
 	if len(names) <= most {

@@ -2,14 +2,14 @@ package engine
 
 import "time"
 
-// byRiskName is the rule name in a [RuleRef] to `default: by_risk`. No rule of a document can have this name.
+// byRiskName is the name of the rule in a [RuleRef] for `default: by_risk`. No rule in a document can have this name.
 const byRiskName = "default:by_risk"
 
-// byRiskOutcome is a possible outcome of `default: by_risk`.
+// byRiskOutcome is one of the possible results of `default: by_risk`.
 type byRiskOutcome uint8
 
 const (
-	approvalForRisk byRiskOutcome = iota // requires approval
+	approvalForRisk byRiskOutcome = iota // requires approval because of the risk
 	allow10                              // allows 10 calls a minute
 	allow30                              // allows 30 calls a minute
 	allowFreely
@@ -17,8 +17,8 @@ const (
 	byRiskOutcomes
 )
 
-// outcomeFor returns the outcome of `default: by_risk` for a tool. An unconfirmed classification is based on names and
-// descriptions that the server chose. In that case, calls are allowed only with a limit.
+// outcomeFor returns the result of `default: by_risk` for a tool. If the classification is not confirmed, calls are
+// allowed only with a limit, because the server chose the names and descriptions on which the classification is based.
 func outcomeFor(f *Facts) byRiskOutcome {
 	switch {
 	case !f.Sure && f.Risk != "" && f.Risk != "critical":
@@ -34,8 +34,8 @@ func outcomeFor(f *Facts) byRiskOutcome {
 	}
 }
 
-// uncertaintyNote returns a sentence that is added to an explanation if the tool's classification is uncertain, and ""
-// otherwise.
+// uncertaintyNote returns a sentence for an explanation if the tool's classification is uncertain. Otherwise it returns
+// "".
 func uncertaintyNote(f *Facts) string {
 	if outcomeFor(f) != approvalForUncertainty {
 		return ""
@@ -43,7 +43,7 @@ func uncertaintyNote(f *Facts) string {
 	return " The tool's class is uncertain, so an approval is required."
 }
 
-// byRisk contains the rules that implement a document's `default: by_risk`, by outcome.
+// byRisk contains the rules that implement the `default: by_risk` of a document, by result.
 type byRisk [byRiskOutcomes]*rule
 
 func newByRisk(d *Document) *byRisk {

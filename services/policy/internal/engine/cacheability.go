@@ -1,22 +1,21 @@
 package engine
 
-// Cacheability says for which other calls a decision may be reused. The zero value means that the decision may not be
-// reused.
+// Cacheability says for which other calls a decision may be reused. The zero value means for none.
 type Cacheability struct {
-	// Cacheable reports whether the decision may be reused for calls that differ only in their params, and in the
-	// sessions and runs of their callers.
+	// Cacheable is true if the decision may be reused for calls that differ only in their params and in the sessions
+	// and runs of their callers.
 	Cacheable bool
-	// BySession reports whether the sessions and runs of the callers must also be equal.
+	// BySession is true if the sessions and runs of the callers must also be the same.
 	BySession bool
 }
 
-// Cacheability says for which other calls the decision d on a call may be reused, while the set and the facts about the
-// tool stay the same.
+// Cacheability says for which other calls the decision d may be reused, as long as the set and the facts about the tool
+// stay the same.
 //
-// A decision that requires approval may not be reused. A decision that says that a tool is unknown or hidden may not be
-// reused either. Therefore decisions on hidden tools and on unknown tools take the same time, so that callers can't
-// distinguish these tools. Decisions on a tool that can't be called may not be reused, because the facts about the tool
-// may change although the revision stays the same.
+// A decision that requires approval may not be reused. A decision on a hidden or unknown tool may not be reused either.
+// As a result, decisions on hidden tools take the same time as decisions on unknown tools, so that callers can't
+// distinguish these tools. A decision on a tool that can't be called may not be reused, because the facts about the
+// tool may change although the revision stays the same. The same applies to decisions that depend on conditions.
 func (s *Set) Cacheability(call Call, d Decision) Cacheability {
 	if d.Effect == RequireApproval || d.Hidden || d.Code == ToolUnknown || call.Facts.Status != Callable || s.EvaluatesConditions(call) {
 		return Cacheability{}

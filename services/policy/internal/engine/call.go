@@ -12,58 +12,55 @@ type Call struct {
 	Method string
 	// Server is the configured name of the server to which the call is sent.
 	Server string
-	// Tool is the name of the tool. For other methods it is the name of a prompt, the URI of a resource, or the URI
+	// Tool is the name of the tool. For other methods, it is the name of a prompt, the URI of a resource, or the URI
 	// template in the params.
 	Tool string
-	// Ref says what a completion request is for: [RefPrompt] or [RefResource]. If Ref is empty, both rules for prompts
-	// and rules for resources match the completion request, except for rules with [ActionAllow].
+	// Ref says whether a completion request concerns a prompt ([RefPrompt]) or a resource ([RefResource]). If Ref is
+	// empty, rules for prompts and rules for resources both match the request, except for rules with [ActionAllow].
 	Ref string
 	// Params is the `params` of the request as a JSON object. It is empty if there are no params.
 	Params string
 	// Subject is the caller.
 	Subject Subject
-	// Now is the time of the call, which conditions can read. If it is zero, conditions that read the time can't be
-	// evaluated.
+	// Now is the time of the call, which conditions can read. If it is zero, such conditions can't be evaluated.
 	Now time.Time
-	// Facts contains the catalog's facts about the tool, with the definition that was listed in the caller's session.
-	// For a method other than [MethodToolsCall], only Status is set, to the status of the server.
+	// Facts contains the facts from the catalog about the tool with the definition that was listed in the caller's
+	// session. For methods other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
-	// CheckArguments returns an error unless the arguments in Params satisfy the tool's input schema and are declared
-	// in the schema. CheckArguments is nil if the schema is not known. In this case, a rule with Strict refuses the
-	// call.
+	// CheckArguments returns an error unless the arguments in Params satisfy the tool's input schema, and the schema
+	// declares them. It is nil if the schema is not known. In this case, a rule with Strict refuses the call.
 	CheckArguments func(params string) error
 
-	// argumentsError is the result of CheckArguments if argumentsChecked is true.
+	// argumentsError is the error that CheckArguments has returned, if argumentsChecked is true.
 	argumentsError   error
 	argumentsChecked bool
-	// listed is true while a list is filtered. The call then represents all calls to a tool or all calls of a method,
-	// so conditions know neither the arguments nor the time.
+	// listed is true while tools or methods are listed. The call then stands for all calls to the tool or of the
+	// method, so conditions know neither the arguments nor the time.
 	listed bool
-	// anyName is true if the name of the prompt or resource is unknown. In this case, every rule about names of this
-	// kind matches.
+	// anyName is true if the name of the prompt or resource is unknown. In this case, rules match regardless of their
+	// patterns for such names.
 	anyName bool
-	// uriCache caches the result of the function uri. It is nil until the result is computed.
+	// uriCache contains the result of [Call.uri]. It is nil until the result is computed.
 	uriCache *uriReadings
-	// evaluations caches the results of conditions. It is nil until a condition is evaluated.
+	// evaluations contains the results of conditions. It is nil until a condition is evaluated.
 	evaluations *evaluations
 }
 
 // OfTool reports whether the method is [MethodToolsCall].
 func (c *Call) OfTool() bool { return c.Method == "" || c.Method == MethodToolsCall }
 
-// method returns the MCP method.
 func (c *Call) method() string { return cmp.Or(c.Method, MethodToolsCall) }
 
-// A Subject is a caller together with the chain of principals for whom it works. Calls of the zero Subject are refused.
+// A Subject is a caller and the chain of principals for whom it works. Calls of the zero Subject are refused.
 type Subject struct {
 	// Caller is the principal that makes the call.
 	Caller Principal
-	// Chain lists the principals for whom the caller works. It has at most [MaxChain] elements. The first principal
-	// started the caller, and each further principal started the principal before it in the list.
+	// Chain is the delegation chain, which contains the principals for whom the caller works. It has at most [MaxChain]
+	// elements. The first principal started the caller, and each further principal started the one before it.
 	Chain []Principal
 }
 
-// A Principal is a caller, or a principal in a caller's Chain.
+// A Principal is a caller, or a principal in the delegation chain.
 type Principal struct {
 	// Tenant is the tenant of the principal. A call with an empty tenant is refused.
 	Tenant string
@@ -72,21 +69,21 @@ type Principal struct {
 	// Agent is the name of the calling agent. It is empty for people.
 	Agent string
 	// Owner is the subject of the person for whom the principal works. It is empty if the principal works for itself.
-	// Owner is used only by limits.
+	// Only limits use Owner.
 	Owner string
-	// Groups contains the groups that the subject belongs to.
+	// Groups contains the groups that the principal belongs to.
 	Groups []string
-	// Issuer, Client and Scopes are the issuer, the OAuth client and the scopes of the principal's JWT. They are empty if
-	// the principal has a token of the mesh. Only conditions read the issuer and the client.
+	// Issuer, Client and Scopes are the issuer, the OAuth client and the scopes of the principal's JWT. They are empty
+	// if the principal has a token of the mesh. Only conditions read the issuer and the client.
 	Issuer, Client string
 	Scopes         []string
-	// Session is the gateway's session. It is empty if the protocol has no sessions.
+	// Session is the session at the gateway. It is empty if the protocol has no sessions.
 	Session string
-	// Run is the run that the client declared. It is empty if the client declared none.
+	// Run is the run that the client declared, or empty if the client declared none.
 	Run string
 }
 
-// at returns the principal at an index. Index 0 is the caller, and index i is Chain[i-1].
+// at returns the principal with an index: the caller has index 0, and Chain[i-1] has index i.
 func (s *Subject) at(i int) *Principal {
 	if i == 0 {
 		return &s.Caller
@@ -108,47 +105,46 @@ func (s *Subject) valid() bool {
 	return true
 }
 
-// A Decision is the decision on a call. The zero value refuses the call.
+// A Decision is the decision on a call. The zero Decision refuses the call.
 type Decision struct {
-	// Effect says what to do with the call.
+	// Effect says what happens to the call.
 	Effect Effect
 	// Code says why the call is refused or needs an approval. It is empty with [Allow].
 	Code Code
-	// Message is the reason given by the rule that determined the decision, for the model and for people. It is empty
-	// if the rule has no reason or hides the tool.
+	// Message is the reason that the deciding rule gives to the model and to people. It is empty if the rule has no
+	// reason or hides the tool.
 	Message string
-	// Rule is the rule that determined the decision. It is zero if no rule did.
+	// Rule is the rule that made the decision. It is zero if no rule did.
 	Rule RuleRef
-	// RuleDigest is the SHA-256 digest of the content of the rule that determined the decision. It is zero if no rule
-	// did.
+	// RuleDigest is the SHA-256 digest of the content of this rule. It is zero if no rule made the decision.
 	RuleDigest [32]byte
 	// Limits contains the limits that apply to the call. Before the call is sent, one unit of every limit must be
-	// reserved, and all of them in a single reservation. No two limits have the same bucket.
+	// reserved in a single reservation. No two limits have the same bucket.
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent reports whether a call with an unknown outcome may be sent again. It is true if at least one rule with
-	// an action applies to the caller and to each principal in the chain, and all rules with an action that apply to
-	// them have Idempotent set.
+	// Idempotent is true if a call with an unknown outcome may be sent again. This is the case if rules with an action
+	// apply to the caller and to each principal in the chain, and Idempotent is set in all these rules.
 	Idempotent bool
-	// Timeout is the shortest timeout among the rules that apply, and TimeoutRule is the rule that specifies it. Both
-	// fields are zero if no rule has a timeout, or if Effect is [Deny].
+	// Timeout is the shortest timeout among the rules that apply, and TimeoutRule is the rule with this timeout. Both
+	// are zero if no rule has a timeout, or if Effect is [Deny].
 	Timeout     time.Duration
 	TimeoutRule RuleRef
 	// Redactions contains the redactions of all rules that apply, in the order of the rules. It is empty if Effect is
 	// [Deny].
 	Redactions []RuleRedaction
-	// Record reports whether a copy of the arguments must be stored. It is false if Effect is [Deny].
+	// Record is true if a copy of the arguments must be stored. It is false if Effect is [Deny].
 	Record bool
-	// Hidden reports whether the caller must receive the same error as for an unknown tool.
+	// Hidden is true if the caller must receive the same error as for an unknown tool.
 	Hidden bool
-	// ChainIndex is the index of the principal that the decision is based on: 0 for the caller, i+1 for Chain[i].
+	// ChainIndex is the index of the principal on which the decision is based. It is 0 for the caller, and i+1 for
+	// Chain[i].
 	ChainIndex int
-	// NeededScopes contains the scopes that the rules need for the call, and MissingScopes those that the principal does
-	// not have. Both are sorted. They are empty unless Code is [ScopeMissing].
+	// NeededScopes contains the scopes that the rules require for the call, and MissingScopes contains those that the
+	// principal does not have. Both are sorted. They are empty unless Code is [ScopeMissing].
 	NeededScopes, MissingScopes []string
 	// Observed is the decision that would be made if everything were enforced. It is nil if that decision has the same
-	// result as this one.
+	// effects as this one.
 	Observed *Observation
 }
 
@@ -165,101 +161,99 @@ const (
 	RequireApproval
 )
 
-// String returns the effect's name.
 func (e Effect) String() string {
 	return nameOf([]string{"deny", "allow", "require_approval"}, int(e), "Effect")
 }
 
-// Code says why a call is refused or needs an approval. It is a `sluice.common.v1.Code` in lower case, without the
-// prefix.
+// Code says why a call is refused or needs an approval. It is the name of a `sluice.common.v1.Code` in lower case and
+// without its prefix.
 type Code string
 
 // These are the codes that the engine returns.
 const (
 	// DeniedByRule means that a rule denies the call.
 	DeniedByRule Code = "denied_by_rule"
-	// DeniedByDefault means that no rule with an action matched the call.
+	// DeniedByDefault means that a tool call is denied because no rule with an action matches it.
 	DeniedByDefault Code = "denied_by_default"
-	// ToolUnknown means that the tool is hidden, that the catalog does not contain the tool or the server, or that the
-	// server's name is invalid.
+	// ToolUnknown means that the tool is hidden, that the catalog does not contain the tool or its server, or that the
+	// server's name is not valid.
 	ToolUnknown Code = "tool_unknown"
 	// ToolNameInvalid means that the tool's name does not match `^[A-Za-z0-9_./-]{1,128}$`.
 	ToolNameInvalid Code = "tool_name_invalid"
-	// ToolChanged means that the tool's definition has not been accepted.
+	// ToolChanged means that the definition of the tool waits for an operator's decision.
 	ToolChanged Code = "tool_changed"
 	// ToolQuarantined means that an operator has stopped the tool or its server.
 	ToolQuarantined Code = "quarantined"
-	// ApprovalRequired means that the call must be approved first.
+	// ApprovalRequired means that the call must be approved before it is sent.
 	ApprovalRequired Code = "approval_required"
-	// MethodDenied means that a method other than [MethodToolsCall] is denied, because no rule with an action matched,
-	// or because a rule hides the method. A document's default does not apply to these methods.
+	// MethodDenied means that a method other than [MethodToolsCall] is denied, because no rule with an action matches,
+	// or because a rule hides the method. Defaults of documents do not apply to these methods.
 	MethodDenied Code = "method_denied"
 	// TypeError means that the call is refused because a condition can't be evaluated for it, or because its arguments
 	// do not satisfy the tool's input schema.
 	TypeError Code = "type_error"
-	// ScopeMissing means that a rule allows the call or requires approval for it, and that a principal does not have a
-	// scope that the rule needs.
+	// ScopeMissing means that rules permit the call, but that a principal does not have a scope that the rules require.
 	ScopeMissing Code = "scope_missing"
-	// Stopped means that an emergency stop by an operator applies to the call; see [Stop].
+	// Stopped means that a [Stop] by an operator applies to the call.
 	Stopped Code = "stopped"
 	// Unauthenticated means that a principal has no tenant or no name, or that the chain of principals is too long.
 	Unauthenticated Code = "unauthenticated"
 )
 
-// A RuleRef names a rule.
+// A RuleRef is a reference to a rule.
 type RuleRef struct {
 	// Document is the name of the document.
 	Document string
-	// Rule is the rule's name. For an entry under `tools`, it is "tools." followed by the tool's name.
+	// Rule is the rule's name. For an entry under `tools`, it is "tools." followed by the tool's name. A rule for
+	// `otherwise` ends with ".otherwise".
 	Rule string
 }
 
 // String returns "document/rule".
 func (r RuleRef) String() string { return r.Document + "/" + r.Rule }
 
-// IsZero reports whether the reference does not name any rule.
+// IsZero reports whether the reference names no rule.
 func (r RuleRef) IsZero() bool { return r == RuleRef{} }
 
-// A Limit is one limit that applies to a call. It is a sliding window in which the call counts as one unit.
+// A Limit is a limit that applies to a call. It limits the calls in a sliding window, in which this call counts as one.
 type Limit struct {
 	// Rule is the rule that specifies the limit.
 	Rule RuleRef
-	// Bucket identifies the counter of the limit. It has 43 characters. Calls that share the limit have the same
-	// bucket, even if Max or the revision differs.
+	// Bucket identifies the counter of the limit, in 43 characters. Calls that share the limit have the same bucket,
+	// even if Max or the revision differs.
 	Bucket string
-	// Max is the maximum number of calls in Window.
+	// Max limits how many calls there may be in the window.
 	Max int64
 	// Window is the length of the sliding window.
 	Window time.Duration
-	// Per lists the dimensions whose values are part of the identity of the bucket.
+	// Per lists the dimensions whose values are a part of the bucket's identity.
 	Per []Dimension
-	// Cap is true if the limit is a principal's cap, which counts the principal's calls in all sessions.
+	// Cap is true if the limit is the cap of a principal, which counts the calls in all sessions of the principal.
 	Cap bool
-	// SessionKey says which value was used to identify the session.
+	// SessionKey says how the session was identified.
 	SessionKey SessionKey
 }
 
-// SessionKey says which value was used to identify the session of a call.
+// SessionKey says which value identifies the session of a call.
 type SessionKey uint8
 
 // The session keys.
 const (
-	// SessionKeyNone means that the limit is not counted per session.
+	// SessionKeyNone means that the limit does not count sessions separately.
 	SessionKeyNone SessionKey = iota
-	// SessionKeyRun is the run that the client declared.
+	// SessionKeyRun means the run that the client declared.
 	SessionKeyRun
-	// SessionKeySession is the gateway's session.
+	// SessionKeySession means the session at the gateway.
 	SessionKeySession
-	// SessionKeyPrincipal is the principal, if the call has neither a run nor a session.
+	// SessionKeyPrincipal means the principal, for calls that have neither a run nor a session.
 	SessionKeyPrincipal
 )
 
-// String returns the key's name.
 func (k SessionKey) String() string {
 	return nameOf([]string{"none", "run", "session", "principal"}, int(k), "SessionKey")
 }
 
-// validTool reports whether name is a valid name of a tool.
+// validTool reports whether a string is a valid tool name.
 func validTool(name string) bool {
 	if len(name) == 0 || len(name) > 128 {
 		return false
@@ -278,10 +272,10 @@ func toolByte(c byte) bool {
 
 func methodByte(c byte) bool { return toolByte(c) || c == '$' }
 
-// uriByte reports whether a byte may occur in a plain URI or in a URI template.
+// uriByte reports whether a byte may occur in a plain URI or a URI template.
 func uriByte(c byte) bool { return c > ' ' && c < 0x7f && !strings.ContainsRune("\"<>\\^`|#", rune(c)) }
 
-// validServer reports whether name is a valid server name.
+// validServer reports whether a string is a valid server name.
 func validServer(name string) bool {
 	if len(name) == 0 || len(name) > 32 {
 		return false

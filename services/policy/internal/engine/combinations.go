@@ -1,17 +1,17 @@
 package engine
 
-// maxTried is the maximum number of combinations that [evaluations.combine] tries if there are too many conditions for
-// it to try all combinations.
+// maxTried limits how many combinations [evaluations.combine] tries if there are too many conditions to try all of
+// them.
 const maxTried = 400
 
-// combine considers the conditions whose results are unknown. Each result can be true, false, or a failed evaluation.
-// It calls the function try for combinations of these results. This function makes decisions, and may evaluate further
-// conditions. If the number of conditions with unknown results is not larger than the parameter most, combine tries
-// every combination and returns true.
+// combine assumes results for the conditions whose results are unknown. Each such result can be true, false or failed.
+// For each combination of results that combine considers, it calls the function try, which makes decisions and may
+// evaluate further conditions. The parameter most is a number of conditions. If no more conditions than this have
+// unknown results, combine considers all combinations and returns true.
 //
-// Otherwise combine returns false, and tries at most [maxTried] combinations: all conditions false, all conditions
-// true, and the combinations that differ from these in one or two conditions. If a rule applies only for certain
-// results of three conditions, possibly none of these combinations makes it apply.
+// Otherwise combine returns false and considers at most [maxTried] combinations. These are the combinations in which
+// all conditions are false, in which all are true, and those that differ from them in one or two conditions. As a
+// result, a rule that applies only for certain results of three conditions may apply in none of these combinations.
 func (e *evaluations) combine(most uint, try func()) (complete bool) {
 	for n := uint(0); n < powerOf3(e.open, most); n++ {
 		e.assume(n)
@@ -24,8 +24,8 @@ func (e *evaluations) combine(most uint, try func()) (complete bool) {
 	return true
 }
 
-// combineSome tries the combinations in which all conditions, except for at most two, are false. It also tries the
-// combinations in which all conditions, except for at most two, are true.
+// combineSome tries the combinations in which all conditions except at most two are false, and those in which all
+// except at most two are true.
 func (e *evaluations) combineSome(try func()) {
 	left := maxTried
 	with := func(assumed, failing uint) {
@@ -50,7 +50,8 @@ func (e *evaluations) combineSome(try func()) {
 	}
 }
 
-// assume sets the unknown results to the base-3 digits of n. The digits 0, 1 and 2 mean false, true and failed.
+// assume sets the unknown results to the digits of n in base 3. The digit 0 means false, 1 means true, and 2 means
+// failed.
 func (e *evaluations) assume(n uint) {
 	e.assumed, e.failing = 0, 0
 	for bit := uint(0); n > 0; bit, n = bit+1, n/3 {
@@ -63,7 +64,7 @@ func (e *evaluations) assume(n uint) {
 	}
 }
 
-// powerOf3 returns 3 to the power of n. The result is at most 3 to the power of most+1.
+// powerOf3 returns 3 to the power of n. If n is greater than most+1, it returns 3 to the power of most+1.
 func powerOf3(n, most uint) uint {
 	out := uint(1)
 	for range min(n, most+1) {

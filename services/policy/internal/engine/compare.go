@@ -9,45 +9,44 @@ import (
 )
 
 const (
-	// maxCompared is the maximum number of conditions with unknown results for which [Compare] tries all possible
-	// results.
+	// maxCompared limits for how many conditions with unknown results [Compare] tries all possible results.
 	maxCompared = 6
-	// maxChanges is the maximum number of changes that Compare returns.
+	// maxChanges limits how many changes Compare returns.
 	maxChanges = 20
 )
 
-// A Change is a difference between the decisions that two sets make on certain calls.
+// A Change is a difference between the decisions of two sets on certain calls.
 type Change struct {
 	Before, After Decision
-	// Assumptions contains the assumed results of conditions. These are the conditions of the rules that determined the
-	// decisions, if their results depend on the call.
+	// Assumptions says for which results of conditions the decisions differ. It contains the conditions of the rules
+	// that made the decisions, if their results depend on the call.
 	Assumptions []Assumption
-	// InvalidArguments reports whether the change concerns only calls whose arguments do not satisfy the tool's schema.
+	// InvalidArguments is true if the change concerns only calls whose arguments do not satisfy the tool's schema.
 	InvalidArguments bool
 }
 
-// An Assumption is an assumed result of a condition.
+// An Assumption is a result that is assumed for a condition.
 type Assumption struct {
 	Condition string
 	Result    condition.Result
 }
 
-// Opens reports whether the change makes calls less restricted: calls that were refused are permitted, or calls that
-// needed approval are allowed.
+// Opens reports whether the change makes calls less restricted. It does so if calls that were refused are permitted, or
+// if calls that needed approval are allowed.
 func (c *Change) Opens() bool { return rankOf(&c.After) > rankOf(&c.Before) }
 
-// Closes reports whether the change makes calls more restricted: calls that were permitted are refused, or calls that
-// were allowed need approval.
+// Closes reports whether the change makes calls more restricted. It does so if calls that were permitted are refused,
+// or if calls that were allowed need approval.
 func (c *Change) Closes() bool { return rankOf(&c.After) < rankOf(&c.Before) }
 
-// Compare returns the differences between the decisions that two sets make on all calls that differ from the given call
-// only in their arguments and the time. The sets must come from [CompilePair]. Decisions differ if their effects
-// differ, if only one of them hides the tool, or if their limits, redactions or approval terms differ. Reasons and
-// codes are not compared.
+// Compare returns the differences between the decisions of two sets on all calls that differ from the given call only
+// in their arguments and the time. The sets must come from [CompilePair]. Decisions differ if their effects differ, if
+// only one of them hides the tool, or if their limits, redactions or approval terms differ. Differences in reasons and
+// codes do not count.
 //
-// A condition that occurs in both sets has the same result in both decisions. Different conditions are assumed to be
-// independent of each other, so a reported change may be impossible. If complete is false, there may be further
-// changes, because too many conditions are involved.
+// A condition that occurs in both sets has the same result in both decisions. Compare assumes that different conditions
+// are independent of each other, so a change that it reports may be impossible. It returns false as the second result
+// if there may be further changes because there are too many conditions or changes.
 func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
 	call.listed = true
 	if refusal(&call) != "" || sameRules(before, after, &call) {
@@ -61,13 +60,13 @@ func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
 type comparer struct {
 	before, after *Set
 	changes       []Change
-	// full is true if changes were omitted because there are too many.
+	// full is true if changes were omitted because there were too many.
 	full bool
 }
 
-// compareAll compares the decisions on a call for all possible results of conditions. The parameters was and is contain
-// the call before the change and the call after it. The two calls are equal, or differ in the classification and status
-// of the tool.
+// compareAll compares the decisions on a call for all possible results of conditions. The call is passed as it is
+// before the change (was) and after it (is). Both are equal, unless the classification or the status of the tool
+// changes.
 func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
 	was.evaluations = &evaluations{input: was.conditionInput()}
 	is.evaluations = was.evaluations
@@ -85,7 +84,7 @@ func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
 	return c.changes, complete && !c.full
 }
 
-// compare compares the two decisions, with the currently assumed results of the conditions.
+// compare compares the two decisions under the current assumptions about the results of conditions.
 func (c *comparer) compare(was, is *Call, invalid bool) {
 	was.evaluations.setClass(was)
 	old, oldVerdict := c.before.decideObserved(was)
@@ -114,8 +113,8 @@ func (c *comparer) compare(was, is *Call, invalid bool) {
 	c.changes = append(c.changes, change)
 }
 
-// covers reports whether o differs from c only in the assumed results of conditions, and the same rules make the same
-// decisions.
+// covers reports whether o adds nothing to c, because the same rules make the same decisions in both, and only the
+// assumed results of conditions differ.
 func (c *Change) covers(o *Change) bool {
 	same := func(a, b *Decision) bool {
 		return a.Rule == b.Rule && (a.Observed == nil) == (b.Observed == nil) && alikeDecisions(a, b)
@@ -123,8 +122,8 @@ func (c *Change) covers(o *Change) bool {
 	return same(&c.Before, &o.Before) && same(&c.After, &o.After)
 }
 
-// assumption returns the assumed result of the condition that a verdict depends on. It returns false if the result of
-// this condition is known, or if the verdict comes from a default.
+// assumption returns the condition of the rule that made a decision, with the result that is assumed for it. It returns
+// false if no result is assumed, or if a default made the decision.
 func (c *Call) assumption(v *verdict) (Assumption, bool) {
 	r := cmp.Or(v.failedRule, v.scoped, v.rule)
 	if r == nil || !c.isOpen(r) {
@@ -134,7 +133,8 @@ func (c *Call) assumption(v *verdict) (Assumption, bool) {
 	return Assumption{Condition: r.condition(), Result: result}, true
 }
 
-// sameRules reports whether both sets have the same rules and defaults for a call, so that their decisions are equal.
+// sameRules reports whether both sets have the same rules and the same default for a call, so that their decisions are
+// the same.
 func sameRules(a, b *Set, call *Call) bool {
 	return a.opens(call) == b.opens(call) && alikeRules(a, b, call) && alikeRules(a.withoutObservation(), b.withoutObservation(), call)
 }
@@ -146,7 +146,7 @@ func alikeRules(a, b *Set, call *Call) bool {
 		slices.EqualFunc(a.find(spaceA[:0], call), b.find(spaceB[:0], call), same)
 }
 
-// alikeDecisions reports whether two decisions have the same effects on a call.
+// alikeDecisions reports whether two decisions have the same consequences for a call.
 func alikeDecisions(a, b *Decision) bool {
 	if a.Effect != b.Effect || a.Hidden != b.Hidden {
 		return false
@@ -157,7 +157,7 @@ func alikeDecisions(a, b *Decision) bool {
 	return slices.Equal(limitKeys(a.Limits), limitKeys(b.Limits)) && alikeTerms(a.Approval, b.Approval) && alikeRedactions(a, b) && a.Record == b.Record
 }
 
-// A limitKey describes a limit without the rule that specifies it.
+// A limitKey describes a limit independently of the rule that specifies it.
 type limitKey struct {
 	max    int64
 	window time.Duration
@@ -182,8 +182,7 @@ func limitKeys(limits []Limit) []limitKey {
 	return out
 }
 
-// alikeTerms reports whether two approval terms require the same people to approve, and cover the same calls for the
-// same time.
+// alikeTerms reports whether two approval terms are the same, except for the rules that they come from.
 func alikeTerms(a, b *ApprovalTerms) bool {
 	if a == nil || b == nil {
 		return a == b

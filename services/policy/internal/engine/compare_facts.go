@@ -7,25 +7,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// A FactsComparer compares the decisions that one set makes on tools whose facts change.
+// A FactsComparer compares the decisions of a set before and after a change to the facts about a tool.
 type FactsComparer struct {
 	set *Set
-	// limits is true if the documents contain so many limits that calls may be refused because too many limits apply to
-	// them.
+	// limits is true if the documents have so many limits that a call could be refused because too many limits apply to
+	// it.
 	limits bool
 }
 
-// NewFactsComparer returns a comparer for a set. The parameter documents contains the documents from which the set was
-// compiled.
+// NewFactsComparer returns a comparer for a set that was compiled from the given documents.
 func NewFactsComparer(set *Set, documents []Document) *FactsComparer {
 	return &FactsComparer{set: set, limits: mayExceedLimits(documents)}
 }
 
-// Compare compares the decisions before and after a change to the facts about a tool. It returns the differences for
-// all calls that differ from the given call only in their arguments and the time. The facts before and after the change
-// are about the same definition, so their Arguments are equal. The results have the same meaning as those of the
-// function [Compare]. If the tool's class changes, a condition that reads both the arguments and the class is assumed
-// to have independent results before and after the change.
+// Compare returns the differences between the decisions before and after a change to the facts about a tool, for all
+// calls that differ from the given call only in their arguments and the time. The facts before and after the change
+// concern the same definition, so their Arguments are equal. The results have the same meaning as those of the function
+// [Compare]. If the tool's class changes, a condition that reads the arguments and the class is assumed to have
+// independent results before and after the change.
 func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, complete bool) {
 	call.listed = true
 	if refusal(&call) != "" {
@@ -37,10 +36,11 @@ func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, compl
 	return c.compareAll(&call, &next)
 }
 
-// MayOpen returns the rules because of which a change to the facts may make calls less restricted: calls that were
-// refused may be permitted, or calls that needed approval may be allowed. These are the rules that permit calls and
-// apply only after the change, and the rules that restrict calls and apply only before it. If the result is empty, the
-// change makes no calls less restricted, or it does so for a call by one of the principals in [MentionedCallers].
+// MayOpen returns rules if a change to the facts may make calls less restricted, so that calls that were refused are
+// permitted, or calls that needed approval are allowed. These rules either permit calls and apply only after the
+// change, or restrict calls and apply only before it. If [MentionedCallers] contains an example of each kind of caller,
+// MayOpen returns nothing. If the result is empty and the change makes calls less restricted, it also does so for one
+// of the principals in MentionedCallers.
 func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	next := call
 	next.Facts = after
@@ -51,7 +51,7 @@ func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	if !manyCallers(slices.Concat(was, is)) {
 		return nil
 	}
-	opens := call.Facts.Status != Callable // so that every rule applies only after the change
+	opens := call.Facts.Status != Callable // in this case, every rule applies only after the change
 	changed := func(r *rule, others []*rule) bool {
 		return opens || !slices.Contains(others, r) || r.readsAny(condition.VariableTool)
 	}
@@ -75,8 +75,8 @@ func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	return slices.Compact(out)
 }
 
-// manyCallers reports whether rules distinguish so many kinds of callers that [MentionedCallers] may not contain an
-// example of each kind. This is the case if a condition reads the caller, or if more than one rule matches only certain
+// manyCallers reports whether the rules distinguish so many kinds of callers that [MentionedCallers] may not contain an
+// example of each kind. This is possible if a condition reads the caller, or if more than one rule matches only certain
 // callers.
 func manyCallers(rules []*rule) bool {
 	var first *rule
@@ -95,12 +95,12 @@ func manyCallers(rules []*rule) bool {
 	return false
 }
 
-// readsAny reports whether a rule's condition reads at least one of the variables.
+// readsAny reports whether a rule's condition reads one of the given variables.
 func (r *rule) readsAny(variables condition.Variables) bool {
 	return r.when != nil && r.when.Variables()&variables != 0
 }
 
-// restricts reports whether a rule can refuse calls, or require approval for calls.
+// restricts reports whether a rule can refuse calls or require approval for them.
 func (f *FactsComparer) restricts(r *rule) bool {
 	return r.Action >= ActionDeny || r.Action == ActionRequireApproval || r.Strict || f.limits && len(r.limits) > 0
 }

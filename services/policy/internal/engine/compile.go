@@ -12,82 +12,81 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Options contains settings that affect decisions in addition to the documents.
+// Options contains the settings that affect decisions, apart from the documents.
 type Options struct {
-	// SessionCap limits how much a principal can use in all its sessions together. The limit is SessionCap times the
-	// limit for one session. SessionCap is from 1 to [MaxSessionCap].
+	// SessionCap limits how many calls a principal can make in all its sessions together. It is this factor times the
+	// limit for one session. SessionCap must be between 1 and [MaxSessionCap].
 	SessionCap int
-	// Times contains the durations of approvals for rules that set no durations.
+	// Times contains the durations for approvals, which apply if a rule sets no durations.
 	Times Times
-	// Observe specifies the servers for which rules are not enforced, only recorded (mode: observe).
+	// Observe says for which servers rules are only recorded and not enforced (mode: observe).
 	Observe Observe
-	// Now is the time at which the documents are compiled. It determines which rules are not enforced, only recorded.
-	// If Now is zero, everything is enforced.
+	// Now is the time when the documents are compiled. It determines which rules are still only recorded and not
+	// enforced. If Now is zero, everything is enforced.
 	Now time.Time
 }
 
-// A Set is a compiled set of documents. It is immutable and safe for concurrent use. Its methods do not retain their
+// A Set is a set of compiled documents. It is immutable and safe for concurrent use. Its methods do not retain their
 // arguments.
 type Set struct {
-	rules      []*rule // ordered by the names of document and rule
-	others     []*rule // the rules about methods other than tools/call
-	tools      index   // finds the rules about tools/call by the names of tools
-	methods    index   // finds the rules about other methods by the methods
+	rules      []*rule // sorted by document and rule
+	others     []*rule // rules for methods other than tools/call
+	tools      index   // finds the rules for tools/call by tool name
+	methods    index   // finds the rules for other methods by method
 	fallbacks  fallbacks
 	revision   string
 	sessionCap int64
 	times      Times
-	// conditions contains the conditions of rules and grants.
+	// conditions contains the compiled conditions of rules and grants.
 	conditions map[conditionText]*condition.Condition
-	// conditional reports whether at least one rule has a condition, or checks the arguments against the tool's schema.
+	// conditional is true if a rule has a condition or checks the arguments against the tool's schema.
 	conditional bool
-	// stops contains the calls that operators have stopped.
+	// stops contains the emergency stops by operators.
 	stops Stops
 
 	observation
 }
 
-// A rule is a [Rule] whose patterns have been compiled.
+// A rule is a [Rule] with compiled patterns and conditions.
 type rule struct {
 	Rule
 	ref    RuleRef
-	order  int // the index in Set.rules
+	order  int // index in Set.rules
 	digest [32]byte
 	limits []limit
-	when   *condition.Condition // the condition of the rule; nil if it has none
-	where  *condition.Condition // the condition of the grant; nil if it has none
+	when   *condition.Condition // condition of the rule, or nil if it has none
+	where  *condition.Condition // condition of the grant, or nil if it has none
 
-	documentServers    patterns // for the servers that the document applies to
+	documentServers    patterns // servers to which the document applies
 	documentServerText []string
 	servers            patterns
 	methods            patterns // never empty
 	tools              patterns
 	prompts            patterns
 	uris               patterns
-	// foldedURIs contains the URI patterns in lower case.
+	// foldedURIs contains the patterns of uris in lower case.
 	foldedURIs patterns
 	agents     patterns
 	names      patterns
 	groups     patterns
 	tenants    patterns
-	// matchesAnyone reports whether the rule matches every principal.
+	// matchesAnyone is true if the rule matches every principal.
 	matchesAnyone bool
-	// hasToolProperties reports whether the rule matches by category, risk, tag or annotation.
+	// hasToolProperties is true if the rule matches by category, risk, tag or annotation.
 	hasToolProperties bool
-	// matchesTools reports whether the rule can match tools/call. matchesMethods reports whether it can match other
-	// methods.
+	// matchesTools is true if the rule can match tools/call, and matchesMethods is true if it can match other methods.
 	matchesTools, matchesMethods bool
 }
 
 // Compile compiles documents. The order of the documents does not matter. A set without documents denies every call.
-// The returned error lists every error in every document.
+// The returned error contains every error in every document.
 func Compile(documents []Document, options Options) (*Set, error) {
 	return compileWith(documents, options, make(map[conditionText]*condition.Condition))
 }
 
-// CompilePair compiles two versions of the documents, so that [Compare] can compare them.
+// CompilePair compiles two versions of the documents for [Compare].
 func CompilePair(before, after []Document, options Options) (old, next *Set, err error) {
-	conditions := make(map[conditionText]*condition.Condition) // shared, so that a comparison evaluates equal conditions once
+	conditions := make(map[conditionText]*condition.Condition) // the conditions are shared, so that a comparison evaluates equal conditions only once
 	if old, err = compileWith(before, options, conditions); err != nil {
 		return nil, nil, err
 	}
@@ -95,8 +94,7 @@ func CompilePair(before, after []Document, options Options) (old, next *Set, err
 	return old, next, err
 }
 
-// compileWith compiles documents. It uses the conditions that are already in the map, and adds new conditions to the
-// map.
+// compileWith compiles documents. It takes compiled conditions from the map, and adds the other conditions to it.
 func compileWith(documents []Document, options Options, conditions map[conditionText]*condition.Condition) (*Set, error) {
 	if options.SessionCap < 1 || options.SessionCap > MaxSessionCap {
 		return nil, fmt.Errorf("a session cap of %d is not between 1 and %d", options.SessionCap, MaxSessionCap)
@@ -115,7 +113,7 @@ func compileWith(documents []Document, options Options, conditions map[condition
 }
 
 // newSet returns a set in which all documents are enforced. The documents must be sorted and have no errors. The map
-// conditions contains the conditions of all sets that evaluate the same calls, so that each condition is evaluated only
+// contains the conditions of all sets that make decisions on the same calls, so that each condition is evaluated only
 // once for a call.
 func newSet(documents []Document, options *Options, conditions map[conditionText]*condition.Condition) *Set {
 	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), conditions: conditions, sessionCap: int64(options.SessionCap), times: options.Times}
@@ -139,8 +137,8 @@ func newSet(documents []Document, options *Options, conditions map[conditionText
 	return s
 }
 
-// Revision returns the SHA-256 digest of the documents' content as 64 hexadecimal digits. It does not depend on the
-// order of documents, rules or patterns.
+// Revision returns the SHA-256 digest of the content of the documents, as 64 hexadecimal digits. It does not depend on
+// the order of documents, rules or patterns.
 func (s *Set) Revision() string { return s.revision }
 
 func checkDocuments(documents []Document) error {
@@ -188,7 +186,8 @@ func (s *Set) add(d *Document) {
 	s.rules = append(s.rules, rules...)
 }
 
-// homeOf returns patterns for the servers that a document applies to, or nil if the document applies to every server.
+// homeOf returns the pattern for the servers to which a document applies, or nil if the document applies to every
+// server.
 func homeOf(d *Document) patterns {
 	if d.Server == "" {
 		return nil
@@ -222,7 +221,7 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	if d.Server != "" {
 		r.documentServerText = []string{d.Server}
 	}
-	r.Match = Match{ // the caller's lists may change
+	r.Match = Match{ // the caller may change its lists later
 		Method: slices.Clone(source.Match.Method), Tool: slices.Clone(source.Match.Tool), Server: slices.Clone(source.Match.Server),
 		Prompt: slices.Clone(source.Match.Prompt), URI: slices.Clone(source.Match.URI),
 		Agent: slices.Clone(source.Match.Agent), Principal: slices.Clone(source.Match.Principal),
@@ -248,8 +247,8 @@ type conditionText struct {
 	extraArgs bool
 }
 
-// compileCondition returns the compiled condition, or nil if the text is empty. If it is called for the same source
-// again, it returns the same condition, which is then evaluated only once for a call.
+// compileCondition returns the compiled condition, or nil if the text is empty. For equal texts, it returns the same
+// condition, so that this condition is evaluated only once for a call.
 func (s *Set) compileCondition(source conditionText) *condition.Condition {
 	if source.text == "" {
 		return nil
@@ -259,7 +258,7 @@ func (s *Set) compileCondition(source conditionText) *condition.Condition {
 	}
 	c, err := condition.Compile(source.text)
 	switch {
-	case err != nil: // can't happen, because Check has compiled the condition; evaluating the zero Condition fails
+	case err != nil: // this can't happen, because Check has compiled the condition before; the zero Condition can't be evaluated
 		c = &condition.Condition{}
 	case source.extraArgs:
 		c = c.WithExtra()
@@ -271,14 +270,14 @@ func (s *Set) compileCondition(source conditionText) *condition.Condition {
 func compilePatterns(texts []string) patterns {
 	var ps patterns
 	for _, text := range texts {
-		g, _, _ := compileGlob(text) // the document has no errors
+		g, _, _ := compileGlob(text) // the patterns are valid, because the document has no errors
 		ps = append(ps, g)
 	}
 	return ps
 }
 
-// matchesCall reports whether the rule matches the call, regardless of the principal. If the call is a tool call,
-// r.matchesTools must be true. For any other call, r.matchesMethods must be true.
+// matchesCall reports whether the rule matches the call, regardless of the principal. r.matchesTools must be true for a
+// tool call, and r.matchesMethods must be true for any other call.
 func (r *rule) matchesCall(call *Call) bool {
 	if !r.documentServers.match(call.Server) || !r.servers.match(call.Server) {
 		return false
@@ -295,27 +294,27 @@ func (r *rule) matchesPrincipal(p *Principal) bool {
 		r.groups.matchAny(p.Groups) && r.tenants.match(p.Tenant)
 }
 
-// fallbacks contains the defaults of the documents, grouped by the servers that the documents apply to.
+// fallbacks contains the defaults of the documents, by the servers to which the documents apply.
 type fallbacks struct {
 	everywhere fallback
 	exact      map[string]fallback
 	globs      []fallback
 }
 
-// A fallback is the strictest default in several documents, together with the name of the first document that has this
-// default. The zero fallback means that none of the documents has a default.
+// A fallback is the strictest default in several documents, and the first document that has it. The zero fallback means
+// that the documents have no default.
 type fallback struct {
 	value    Default
 	document string
 	servers  glob
-	// table contains the rules that implement `default: by_risk`. It is nil for other defaults.
+	// table contains the rules that implement `default: by_risk`, and is nil for other defaults.
 	table *byRisk
 }
 
 func newFallbacks() fallbacks { return fallbacks{exact: make(map[string]fallback)} }
 
-// add adds the default of a document. The parameter home contains patterns for the servers that the document applies
-// to. It is nil if the document applies to every server. Documents must be added in the order of their names.
+// add adds the default of a document that applies to the servers that match home, or to every server if home is nil.
+// Documents must be added in the order of their names.
 func (f *fallbacks) add(d *Document, home patterns) {
 	own := fallback{value: d.Default, document: d.Name}
 	if d.Default == DefaultByRisk {

@@ -6,50 +6,50 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// maxOpen is the maximum number of conditions with unknown results for which [Set.mostPermissive] tries all results.
+// maxOpen limits for how many conditions with unknown results [Set.mostPermissive] tries all possible results.
 const maxOpen = 4
 
-// evaluations contains the results of conditions for one call.
+// evaluations contains the results of the conditions that were evaluated for a call.
 type evaluations struct {
 	input condition.Input
-	// The field results initially uses the memory of the field space, so that a few results need no further allocation.
+	// results uses the memory of space at first, so that a few results need no further allocation.
 	results []evaluated
 	space   [4]evaluated
-	// open is the number of results that are unknown. The field assumed contains one bit for each unknown result. The
-	// bit is the result that is assumed while a decision is made.
+	// The field open is the number of unknown results. The field assumed contains one bit for each of them, which is
+	// the result that is assumed while a decision is made.
 	open, assumed uint
-	// failing contains one bit for each unknown result. If the bit is set, it is assumed that the condition can't be
-	// evaluated.
+	// The field failing contains one bit for each unknown result. A bit that is set means that the condition is assumed
+	// to fail, which means that it can't be evaluated.
 	failing uint
-	// If permissive is true, every rule whose condition has an unknown result applies.
+	// permissive is true if every rule applies whose condition has an unknown result.
 	permissive bool
-	// anyArguments is true if a decision must hold for calls with any arguments. In this case, the result of every
-	// condition that reads arguments is unknown, because the condition fails for arguments with look-alike keys. This
-	// is true even if the values of the arguments do not affect the result.
+	// anyArguments is true if a decision must hold for all arguments. In this case, the result of every condition that
+	// reads arguments is unknown, even if the arguments do not affect its result, because the condition fails for
+	// arguments with look-alike keys.
 	anyArguments bool
-	// classes contains the tool's classes for which conditions were evaluated. The field class is the index of the
-	// current class.
+	// classes contains the classes of the tool for which conditions were evaluated. The index of the current class is
+	// in the field class.
 	classes []condition.Class
 	class   int
 }
 
-// An evaluated is the result of a condition for one principal of a call.
+// An evaluated is the result of a condition for a principal.
 type evaluated struct {
 	condition *condition.Condition
 	principal int
-	// class is the index of the tool's class in evaluations.classes, or 0 if the condition does not read the class.
+	// class is an index in evaluations.classes. It is 0 if the condition does not read the class of the tool.
 	class  int
 	result condition.Result
 	err    error
-	// open is true if the result depends on unknown values. This is the case if result is [condition.Unknown], or if
-	// the condition may either have this result or fail. If open is true, bit is the position of this result in
-	// evaluations.assumed and evaluations.failing.
+	// The field open is true if the result depends on unknown values, because result is [condition.Unknown], or because
+	// the condition can also fail. In this case, bit is the position of this result in evaluations.assumed and
+	// evaluations.failing.
 	open bool
 	bit  uint
 }
 
-// applies reports whether a rule that matches the call applies to the principal with index i. This is the case if the
-// rule matches the principal and its condition has the result that the rule requires.
+// applies reports whether a rule that matches the call applies to the principal with index i. It applies if it matches
+// the principal and its condition has the required result.
 func (c *Call) applies(r *rule, i int) bool {
 	if !r.matchesPrincipal(c.Subject.at(i)) {
 		return false
@@ -62,22 +62,22 @@ func (c *Call) applies(r *rule, i int) bool {
 }
 
 // appliesAt reports whether a rule applies if its condition has the given result. If the condition can't be evaluated,
-// the stricter alternative is chosen: the rule applies, unless it allows calls.
+// appliesAt chooses the stricter alternative, so that the rule applies unless it allows calls.
 func (r *rule) appliesAt(result condition.Result) bool {
 	switch result {
 	case condition.True:
 		return !r.Otherwise
 	case condition.False:
 		return r.Otherwise
-	case condition.Unknown: // only if evaluations.permissive is set
+	case condition.Unknown: // evaluate returns this only if evaluations.permissive is true
 		return true
 	case condition.Failed:
 	}
 	return r.Action != ActionAllow
 }
 
-// failure returns the reason why the rule's condition can't be evaluated for the principal with index i, or nil if it
-// can be evaluated.
+// failure returns an error if the rule's condition can't be evaluated for the principal with index i, and nil
+// otherwise.
 func (c *Call) failure(r *rule, i int) error {
 	if r.when == nil {
 		return nil
@@ -86,7 +86,7 @@ func (c *Call) failure(r *rule, i int) error {
 	return err
 }
 
-// appliesToAny reports whether a rule applies to the caller or to at least one principal in the delegation chain.
+// appliesToAny reports whether a rule applies to the caller or to a principal in the delegation chain.
 func (c *Call) appliesToAny(r *rule) bool {
 	for i := range c.Subject.size() {
 		if c.applies(r, i) {
@@ -97,13 +97,13 @@ func (c *Call) appliesToAny(r *rule) bool {
 }
 
 // limits reports whether the limits of a rule that matches the call apply to the principal with index i. If the rule's
-// condition can't be evaluated, the limits apply, even if the rule allows calls.
+// condition can't be evaluated, the limits apply even if the rule allows calls.
 func (c *Call) limits(r *rule, i int) bool {
 	return c.applies(r, i) || r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
 }
 
 // evaluate returns the result of a condition for the principal with index i. It evaluates each condition only once. If
-// the result is unknown, evaluate returns the result that is assumed.
+// the result is unknown, evaluate returns the assumed result.
 func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, error) {
 	if when.Variables()&condition.VariableCaller == 0 {
 		i = 0 // the result is the same for all principals
@@ -134,8 +134,8 @@ func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, err
 	return condition.False, nil
 }
 
-// find returns the known result of a condition for the principal with index i, or nil if the condition has not been
-// evaluated for this principal.
+// find returns the result of a condition for the principal with index i and the current class, or nil if the condition
+// was not evaluated for them.
 func (e *evaluations) find(when *condition.Condition, i int) *evaluated {
 	for at := range e.results {
 		if known := &e.results[at]; known.condition == when && known.principal == i && known.class == e.classFor(when) {
@@ -145,7 +145,7 @@ func (e *evaluations) find(when *condition.Condition, i int) *evaluated {
 	return nil
 }
 
-// classFor returns the index of the tool's current class, or 0 if a condition does not read the class.
+// classFor returns the index of the tool's current class, or 0 if the condition does not read the class.
 func (e *evaluations) classFor(when *condition.Condition) int {
 	if e.class == 0 || when.Variables()&condition.VariableTool == 0 {
 		return 0
@@ -153,8 +153,8 @@ func (e *evaluations) classFor(when *condition.Condition) int {
 	return e.class
 }
 
-// setClass sets the tool's current class to the class in a call. A condition that reads the class and unknown values
-// may have a different result for each class.
+// setClass makes the class in a call the current class of the tool. If a condition reads the class and unknown values,
+// its result may be different for each class.
 func (e *evaluations) setClass(c *Call) {
 	class := classOf(&c.Facts)
 	same := func(o condition.Class) bool {
@@ -185,21 +185,22 @@ func (e *evaluations) run(c *Call, when *condition.Condition, i int) evaluated {
 	return out
 }
 
-// explain describes how a rule's condition was evaluated for the principal with index i.
+// explain evaluates a rule's condition for the principal with index i, and describes the evaluation.
 func (c *Call) explain(r *rule, i int) condition.Explanation {
-	_, _ = c.evaluate(r.when, i) // for c.evaluations and the arguments
+	_, _ = c.evaluate(r.when, i) // this sets c.evaluations and parses the arguments
 	c.evaluations.setCaller(c, i)
 	return r.when.Explain(&c.evaluations.input)
 }
 
-// readArguments parses the arguments of the call, unless they have already been parsed.
+// readArguments parses the arguments of the call, unless they were parsed before.
 func (e *evaluations) readArguments(c *Call) {
 	if e.input.Args == (condition.Arguments{}) && e.input.ArgsError == nil {
 		e.input.Args, e.input.ArgsError = condition.ParseArguments(c.Params)
 	}
 }
 
-// setCaller sets the caller to the principal with index i, and the chain to the principals that follow this principal.
+// setCaller sets the caller that conditions read to the principal with index i, and the chain to the principals after
+// it.
 func (e *evaluations) setCaller(c *Call, i int) {
 	e.input.Caller = c.Subject.at(i).conditionCaller()
 	e.input.Chain = e.input.Chain[:0]
@@ -238,14 +239,13 @@ func classOf(f *Facts) condition.Class {
 	return condition.Class{Category: f.Category, Risk: f.Risk, Tags: f.Tags}
 }
 
-// mostPermissive returns the most permissive verdict on a listed call, which represents all calls with the same method
-// and the same tool, prompt or resource. It assumes that all conditions whose results are unknown have the results that
-// are best for the caller. Different conditions are
-// assumed to be independent of each other, so a call may be denied although the verdict permits it. If there are more
-// than [maxOpen] of these conditions, all rules with such a condition that permit calls apply, and no rule with such a
-// condition that refuses calls applies.
+// mostPermissive returns the most permissive verdict on a listed call, which stands for all calls with the same method
+// and the same tool, prompt or resource. If the result of a condition is unknown, mostPermissive assumes the result
+// that is best for the caller. Because it treats different conditions as independent, all calls may be denied although
+// the verdict permits them. If more than [maxOpen] conditions have unknown results, mostPermissive assumes that a rule
+// with such a condition applies unless it refuses calls.
 func (s *Set) mostPermissive(rules []*rule, call *Call) verdict {
-	for _, r := range rules { // so that all open results are known before the first of them is assumed
+	for _, r := range rules { // find all unknown results before results are assumed
 		for i := range call.Subject.size() {
 			call.applies(r, i)
 		}
@@ -269,14 +269,14 @@ func (s *Set) mostPermissive(rules []*rule, call *Call) verdict {
 	return best
 }
 
-// refusesOpen reports whether a rule refuses calls and its condition has an unknown result.
+// refusesOpen reports whether a rule refuses calls and has a condition with an unknown result.
 func (c *Call) refusesOpen(r *rule) bool {
 	open := func(known evaluated) bool { return known.condition == r.when && known.result == condition.Unknown }
 	return r.Action >= ActionDeny && slices.ContainsFunc(c.evaluations.results, open)
 }
 
-// isMorePermissive reports whether the verdict v is more permissive than o. A refusal with a reason is more permissive
-// than a refusal without one, because a tool that is refused with a reason is listed.
+// isMorePermissive reports whether the verdict v is more permissive than o. A refusal with a reason counts as more
+// permissive than one without a reason, because it does not keep the tool out of lists.
 func (v *verdict) isMorePermissive(o *verdict, call *Call) bool {
 	rank := func(v *verdict) int {
 		switch d := v.decision(call); {

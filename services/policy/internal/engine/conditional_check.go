@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// checkEffect reports a rule that has no effect. A rule with Otherwise may have nothing but a reason, which is shown if
-// a default refuses the call.
+// checkEffect adds an error for a rule that has no effect. A rule for `otherwise` has an effect even if it has only a
+// reason, because the reason is shown if a default refuses the call.
 func (c *checker) checkEffect(r *Rule) {
 	switch {
 	case r.Action != ActionNone || len(r.Limits) > 0 || r.Timeout != 0 || r.Strict || len(r.Redactions) > 0 || r.Record:
@@ -19,7 +19,7 @@ func (c *checker) checkEffect(r *Rule) {
 	}
 }
 
-// checkWhen checks the condition of a rule.
+// checkWhen checks the keys of a rule that concern its condition.
 func (c *checker) checkWhen(r *Rule) {
 	if r.When == "" {
 		if r.ExtraArgs || r.Otherwise {
@@ -27,7 +27,7 @@ func (c *checker) checkWhen(r *Rule) {
 		}
 		return
 	}
-	if !r.Otherwise { // the other half of the rule has the same condition
+	if !r.Otherwise { // for `otherwise`, the condition was checked in the rule before
 		c.checkCondition("when", r.condition())
 	}
 	if r.Action != ActionHide {
@@ -39,7 +39,8 @@ func (c *checker) checkWhen(r *Rule) {
 	}
 }
 
-// checkAllowedAnyway reports a conditional rule that allows what the document's default already allows.
+// checkAllowedAnyway adds an error for a rule with a condition that allows calls that the document's default allows
+// anyway.
 func (c *checker) checkAllowedAnyway(d *Document) {
 	if d.Default != DefaultAllow {
 		return
@@ -57,7 +58,6 @@ func (c *checker) checkAllowedAnyway(d *Document) {
 	}
 }
 
-// checkCondition checks the text of a condition.
 func (c *checker) checkCondition(field, text string) {
 	if hasUnprintable(text) {
 		c.add(field, "contains an unprintable character", `write it as an escape, for example "\u00a0"`)

@@ -7,18 +7,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Decide makes the decision on a call. The running time grows with the number of rules that have a pattern whose
-// literal prefix matches the call's tool name or method. Other rules are not evaluated.
+// Decide makes the decision on a call. It evaluates only the rules with a pattern whose text before the first wildcard
+// is a prefix of the call's tool name or method. The running time grows with the number of these rules.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decideObserved(&call)
 	return d
 }
 
-// EvaluatesConditions reports whether the decision on a call depends on conditions that read the call's arguments or
-// the time, or on a check of the arguments against the tool's schema. Such an evaluation can take thousands of times as
-// long as the rest of the decision.
+// EvaluatesConditions reports whether the decision on a call depends on the call's arguments or the time. This is the
+// case if a condition reads them, or if the arguments are checked against the tool's schema. Such a decision can take
+// thousands of times as long as others.
 func (s *Set) EvaluatesConditions(call Call) bool {
-	s = s.withoutObservation() // observed rules are evaluated too
+	s = s.withoutObservation() // observed rules are evaluated, too
 	if !s.conditional || refusal(&call) != "" {
 		return false
 	}
@@ -27,7 +27,7 @@ func (s *Set) EvaluatesConditions(call Call) bool {
 }
 
 // readsCall reports whether the rule checks the arguments of a call against the tool's schema, or has a condition that
-// reads the arguments or the time. The condition can belong to the rule or to its grant.
+// reads the arguments or the time. Conditions of grants always count.
 func (r *rule) readsCall() bool {
 	const varying = condition.VariableArgs | condition.VariableNow
 	return r.Strict || r.where != nil || r.when != nil && r.when.Variables()&varying != 0
@@ -81,7 +81,7 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// refusal returns the code of the refusal if a call is refused before any rule is evaluated, and "" otherwise.
+// refusal returns the code of the error if a call is refused before rules are evaluated. Otherwise it returns "".
 func refusal(call *Call) Code {
 	switch {
 	case !call.Subject.valid():
@@ -95,42 +95,41 @@ func refusal(call *Call) Code {
 	}
 }
 
-// A verdict is the result of all rules for a call.
+// A verdict is the result of applying all rules to a call.
 type verdict struct {
-	// action is the strictest action, which determines the decision.
+	// action is the strictest action.
 	action Action
 	// rule is the rule with this action. It is nil if the action comes from a default.
 	rule *rule
-	// chain is the index of the principal that the verdict is based on; see [Decision.ChainIndex].
+	// chain is the index of the principal on which the verdict is based, as in [Decision.ChainIndex].
 	chain int
 	// terms is set if action is ActionRequireApproval. An approval under these terms satisfies all rules that require
 	// approval.
 	terms *ApprovalTerms
-	// idempotent is true if all rules with an action that apply to the call declare the call idempotent. At least one
-	// such rule must apply to each principal.
+	// idempotent is true if all rules with an action that apply to the call have Idempotent set, and such a rule
+	// applies to each principal.
 	idempotent bool
-	// If the call is refused because a condition could not be evaluated, failed is the reason for the failure, and
-	// failedRule is the rule that has the condition.
+	// failed is set if the verdict is based on a condition that can't be evaluated, and says why. failedRule is the
+	// rule with this condition.
 	failed     error
 	failedRule *rule
 	// hint is a rule whose reason is shown if a default refuses the call. It is nil if there is no such rule.
 	hint *rule
-	// inexact is a rule with ActionRequireApproval that does not match the call's URI exactly. It matches only because
-	// a server could interpret the URI as a URI that the rule matches. The field inexact is set only if no rule admits
-	// the call.
+	// inexact is a rule with ActionRequireApproval that matches the call only because a server could interpret the
+	// call's URI as one that the rule names. It is set only if no rule admits the call.
 	inexact *rule
-	// conflict contains two rules whose lists of approvers, or of acr values, have nothing in common. Both are nil if
-	// there is no conflict. conflictText says which lists have nothing in common.
+	// conflict contains two rules whose lists of approvers, or of acr values, have nothing in common, and conflictText
+	// says which lists these are. If there is no conflict, both rules are nil.
 	conflict     [2]*rule
 	conflictText string
 	// strict is a rule with Strict that refuses the call. It is nil if there is no such rule.
 	strict *rule
-	// scoped is a rule that needs a scope that the principal lacks. It is nil if no scope is missing.
+	// scoped is a rule that requires a scope that the principal does not have. It is nil if no scope is missing.
 	scoped *rule
 }
 
-// combine returns the verdict of the rules that match a call. If none of these rules has an action, the default applies
-// to tools/call, notifications of the protocol are allowed, and any other method is denied.
+// combine returns the verdict of the rules that match a call. If none of these rules has an action, the default decides
+// on tools/call, the protocol's notifications are allowed, and all other methods are denied.
 func (s *Set) combine(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
@@ -156,7 +155,7 @@ func (s *Set) combine(rules []*rule, call *Call) verdict {
 	return best
 }
 
-// applyDefault sets the action of a verdict if no rule with an action applies to the verdict's principal.
+// applyDefault sets the action of a verdict for a principal to whom no rule with an action applies.
 func (s *Set) applyDefault(v *verdict, rules []*rule, call *Call) {
 	v.action = ActionDeny
 	if r := call.failedAllow(rules, v.chain); r != nil {
@@ -173,8 +172,8 @@ func (s *Set) applyDefault(v *verdict, rules []*rule, call *Call) {
 	}
 }
 
-// failedAllow returns a rule that might allow the call for the principal with index i, but whose condition can't be
-// evaluated. It returns nil if there is no such rule.
+// failedAllow returns a rule that could allow the call for the principal with index i if its condition could be
+// evaluated, or nil if there is no such rule.
 func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionAllow && r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
@@ -185,8 +184,8 @@ func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	return rules[at]
 }
 
-// hint returns a rule that applies to the principal with index i and has a reason but no action. It returns nil if
-// there is no such rule.
+// hint returns a rule that applies to the principal with index i and that has a reason but no action, or nil if there
+// is no such rule.
 func (c *Call) hint(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionNone && r.Reason != "" && c.applies(r, i) && c.failure(r, i) == nil
@@ -197,7 +196,7 @@ func (c *Call) hint(rules []*rule, i int) *rule {
 	return rules[at]
 }
 
-// withByRisk appends the rule for `default: by_risk` to rules, if that default applies.
+// withByRisk appends the rule for `default: by_risk` to the rules, if this default applies.
 func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
 	if r := s.byRiskRule(rules, call); r != nil {
 		return append(rules, r)
@@ -205,9 +204,9 @@ func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
 	return rules
 }
 
-// byRiskRule returns the rule for `default: by_risk`. It returns nil if another default applies, or if no principal of
-// the call needs the default. A principal does not need the default if at least one rule with an action applies to the
-// principal, or if a rule that might allow the call has a condition that can't be evaluated.
+// byRiskRule returns the rule for `default: by_risk`. It returns nil if this is not the default, or if the default
+// applies to no principal of the call. The default does not apply to a principal to whom a rule with an action applies,
+// or for whom [Call.failedAllow] returns a rule.
 func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {
@@ -221,15 +220,15 @@ func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	return nil
 }
 
-// strictest returns the verdict of the rules for the principal with index i. The verdict's action is ActionNone if no
-// rule with an action applies to the principal.
+// strictest returns the verdict of the rules for the principal with index i. If no rule with an action applies to the
+// principal, the verdict's action is ActionNone.
 func (c *Call) strictest(rules []*rule, i int) verdict {
 	var best verdict
 	for _, r := range rules {
 		if r.Action == ActionNone || r.Action < best.action || !c.applies(r, i) {
 			continue
 		}
-		if r.ref.Rule == byRiskName && c.failedAllow(rules, i) != nil { // no default applies
+		if r.ref.Rule == byRiskName && c.failedAllow(rules, i) != nil { // defaults do not apply
 			continue
 		}
 		own := verdict{action: r.Action, rule: r}
@@ -243,9 +242,9 @@ func (c *Call) strictest(rules []*rule, i int) verdict {
 	return best
 }
 
-// beats reports whether v is chosen instead of the earlier verdict o. The verdict with the stricter action is chosen.
-// If both have the same action, the verdict whose condition could be evaluated is chosen. If that is the case for both
-// or for neither, the verdict with a reason is chosen.
+// beats reports whether v replaces the earlier verdict o. The stricter action wins. If the actions are the same, a
+// verdict whose condition could be evaluated wins over one whose condition could not. If this is the same too, a
+// verdict with a reason wins over one without a reason.
 func (v *verdict) beats(o *verdict) bool {
 	switch {
 	case v.action != o.action:
@@ -263,8 +262,8 @@ func (v *verdict) reason() string {
 	return v.rule.Reason
 }
 
-// action returns the action of a default. For by_risk it is ActionDeny, because [Set.byRiskRule] replaces that default
-// with a rule.
+// action returns the action of a default. For by_risk, it returns ActionDeny, because [Set.byRiskRule] has returned a
+// rule if this default applies.
 func (f fallback) action() Action {
 	if f.value == DefaultAllow {
 		return ActionAllow
@@ -272,15 +271,15 @@ func (f fallback) action() Action {
 	return ActionDeny
 }
 
-// permits reports whether a default may allow calls or require approval for calls.
+// permits reports whether a default can allow calls or require approval for them.
 func (f fallback) permits() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
-// givesReason reports whether a rule refuses with a reason. If it does, the tool is listed, so that the model can learn
-// the reason.
+// givesReason reports whether the decision comes from a rule and has a reason. If it does, a refused tool is still
+// listed, so that the model can learn the reason.
 func (v *verdict) givesReason(d *Decision) bool { return v.rule != nil && d.Message != "" }
 
-// decision converts a verdict to a decision without limits. Only tools can be hidden. A rule that hides a method denies
-// it, because methods are known from the MCP specification.
+// decision converts a verdict to a decision without limits. Only tools can be hidden. A rule that hides a method only
+// denies it, because all methods are known from the MCP specification.
 func (v verdict) decision(call *Call) Decision {
 	d := Decision{Message: v.reason(), ChainIndex: v.chain}
 	if v.rule != nil {
@@ -288,7 +287,7 @@ func (v verdict) decision(call *Call) Decision {
 	}
 	switch {
 	case v.failed != nil && v.action == ActionDeny:
-		d.Code, d.Message = TypeError, "" // decide sets the message
+		d.Code, d.Message = TypeError, "" // [Set.decide] sets the message
 		d.Rule, d.RuleDigest = v.failedRule.ref, v.failedRule.digest
 	case v.conflict[0] != nil:
 		d.Code = DeniedByRule
@@ -310,7 +309,7 @@ func (v verdict) decision(call *Call) Decision {
 	return d
 }
 
-// hintText returns the reason that is shown if a default refuses the call.
+// hintText returns the reason to show if a default refuses the call.
 func (v *verdict) hintText() string {
 	if v.hint == nil {
 		return ""
@@ -318,8 +317,8 @@ func (v *verdict) hintText() string {
 	return v.hint.Reason
 }
 
-// failureText says which condition can't be evaluated for the call, and why. If the rule with this condition refuses
-// calls, the text ends with the rule's reason.
+// failureText says which condition can't be evaluated for the call, and why. If a rule refuses the call, the text ends
+// with the rule's reason.
 func (v verdict) failureText(call *Call) string {
 	why := v.failed
 	if explained := call.explain(v.failedRule, v.chain); explained.Err != nil {
@@ -332,20 +331,20 @@ func (v verdict) failureText(call *Call) string {
 	return text
 }
 
-// A Visibility says whether a tool is visible in a list. The zero value means that the tool is omitted.
+// A Visibility says whether a tool is in the list that a caller sees. The zero value means that it is not.
 type Visibility struct {
-	// Visible reports whether the tool is listed.
+	// Visible is true if the tool is listed.
 	Visible bool
-	// Code is the code that a call to the tool would get if it were refused or held for approval. It is empty if the
-	// call would be allowed.
+	// Code is the code with which a call to the tool would be refused or held for approval. It is empty if the call
+	// would be allowed.
 	Code Code
-	// Rule is the rule that determined the visibility. It is zero if no rule did.
+	// Rule is the rule that decides whether the tool is visible. It is zero if no rule does.
 	Rule RuleRef
 }
 
-// Visible says whether a caller sees a tool in a server's list. The tool is visible if a call to it could be allowed
-// or could require approval. It is also visible if a rule denies it with a reason, so that the model can learn the
-// reason. A tool whose definition is not accepted is never visible.
+// Visible says whether a caller sees a tool in a server's list. A tool is visible if calls to it could be allowed or
+// could require approval. It is also visible if a rule denies these calls with a reason, so that the model can learn
+// the reason. A tool whose definition was not accepted is never visible.
 func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibility {
 	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts, listed: true}
 	if code := refusal(&call); code != "" {

@@ -9,55 +9,57 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// An Explanation is a decision together with the reasons for it.
+// An Explanation is a decision with the reasons for it.
 type Explanation struct {
-	// Decision is what [Set.Decide] returns.
+	// Decision is the decision that [Set.Decide] makes.
 	Decision Decision
-	// Rules has an entry for each rule in each document and each principal of the call (the caller and its delegation
-	// chain). The rules are ordered by the names of document and rule. Rules is empty if the call is refused before any
-	// rule is evaluated.
+	// Rules contains an entry for each rule in each document and each principal of the call, which is the caller or in
+	// its delegation chain. It is sorted by document and rule. It is empty if the call was refused before rules were
+	// evaluated.
 	Rules []ConsideredRule
 	// Why explains the decision in one sentence.
 	Why string
 }
 
-// A ConsideredRule describes how one rule was applied to one principal of a call, which is the caller or a principal in
-// its delegation chain.
+// A ConsideredRule says how one rule was applied to one principal of a call. The principal is the caller or in its
+// delegation chain.
 type ConsideredRule struct {
-	// Rule names the rule.
+	// Rule is the rule that was applied.
 	Rule RuleRef
-	// Matched is true if every check succeeded, except for the checks "grant.where" and "forward".
+	// Matched is true if all checks succeeded, except for the checks "grant.where", "needs_scope" and "forward", which
+	// do not affect it.
 	Matched bool
-	// Checks contains the comparisons that were made for the rule.
+	// Checks lists the comparisons that were made for the rule.
 	Checks []Check
 	// Action is the rule's action.
 	Action Action
-	// ChainIndex is the index of the principal that the rule was applied to; see [Decision.ChainIndex].
+	// ChainIndex is the index of the principal to whom the rule was applied, as in [Decision.ChainIndex].
 	ChainIndex int
-	// Observed reports whether the rule is not enforced but only recorded, because the rule, its document or the server
-	// is in observe mode.
+	// Observed is true if the rule is only recorded and not enforced, because the rule, its document or the server is
+	// in observe mode.
 	Observed bool
 }
 
-// A Check is one comparison of a rule with a call.
+// A Check is one comparison between a rule and a call.
 type Check struct {
-	// Name is a key of `match`, "document.server", "when", "otherwise", "grant.where", "needs_scope" or "forward". The
-	// condition of a rule is checked only if all checks before it succeeded. The condition of a grant, "needs_scope" and
-	// "forward" are checked only if the rule matches.
+	// Name is a key of `match`, or else "document.server", "when", "otherwise", "grant.where", "needs_scope" or
+	// "forward". The condition of a rule is checked only if all checks before it succeeded. The condition of a grant,
+	// "needs_scope" and "forward" are checked only if the rule matches.
 	Name string
-	// Want is what the document requires: patterns or scopes separated by ", ", or a condition.
+	// Want is what the document requires. It consists of patterns or scopes separated by ", ", or of a condition.
 	Want string
-	// Got is the call's value. For a condition it is the result, with the values that were read and the comparisons
-	// that determined the result, or the reason why the condition can't be evaluated.
+	// Got is the value of the call. For a condition, it is the result with the values that were read and the
+	// comparisons that decided it, or the reason why the condition can't be evaluated.
 	Got string
-	// Held is true if one of the patterns matched, if the grant's condition is true, if the principal has all scopes, or
-	// if the arguments satisfy the tool's schema. For the rule's condition, Held is true if the rule applies with the
-	// result of the condition. If the condition can't be evaluated, the rule applies, unless the rule allows calls.
+	// Held is true if the check succeeded, which means that a pattern matched, the grant's condition is true, the
+	// principal has all scopes, or the arguments satisfy the tool's schema. For a rule's condition, Held is true if the
+	// rule applies with the result of the condition. If the condition can't be evaluated, the rule applies unless it
+	// allows calls.
 	Held bool
 }
 
-// Explain makes a decision on a call as [Set.Decide] does, and returns the reasons. Its running time grows with the
-// number of rules.
+// Explain makes the same decision on a call as [Set.Decide], and explains it. Its running time grows with the number of
+// rules.
 func (s *Set) Explain(call Call) Explanation {
 	d, v := s.decideObserved(&call)
 	e := Explanation{Decision: d}
@@ -126,8 +128,7 @@ func (r *rule) consider(call *Call, chain int) ConsideredRule {
 	return c
 }
 
-// checkWhen evaluates the condition of a rule for one principal of the call. The parameter chain is the index of the
-// principal.
+// checkWhen evaluates the condition of a rule for the principal whose index is chain.
 func (r *rule) checkWhen(call *Call, chain int) Check {
 	c := Check{Name: "when", Want: r.condition()}
 	if r.Otherwise {
@@ -138,8 +139,8 @@ func (r *rule) checkWhen(call *Call, chain int) Check {
 	return c
 }
 
-// evaluationText describes an evaluation: the result, the values that were read, and the comparisons that determined
-// the result.
+// evaluationText describes an evaluation. It contains the result, the values that were read, and the comparisons that
+// decided the result.
 func evaluationText(e condition.Explanation) string {
 	if e.Err != nil {
 		return "can't be evaluated: " + e.Err.Error()
@@ -157,7 +158,7 @@ func evaluationText(e condition.Explanation) string {
 	return text
 }
 
-// checkNames compares the call's prompt or resource with the patterns of the rule.
+// checkNames adds the checks for the patterns for prompts and URIs.
 func (r *rule) checkNames(call *Call, check func(name string, want []string, got string, held bool)) {
 	has := ""
 	switch call.nameKind() {
@@ -176,8 +177,7 @@ func (r *rule) checkNames(call *Call, check func(name string, want []string, got
 	check("uri", r.Match.URI, has, r.matchesName(call))
 }
 
-// checkProperties compares the category, the risk, the tags and the annotations of the tool with those of the rule.
-// Each comparison is a separate check.
+// checkProperties adds one check each for the category, the risk, the tags and the annotations of the tool.
 func (r *rule) checkProperties(call *Call, check func(name string, want []string, got string, held bool)) {
 	f := &call.Facts
 	alone := func(m Match) bool {
@@ -194,8 +194,7 @@ func (r *rule) checkProperties(call *Call, check func(name string, want []string
 	check("annotations", r.Match.hintTexts(), has, alone(Match{Annotations: r.Match.Annotations}))
 }
 
-// checkGrant evaluates the condition of the rule's grant for one principal of the call. The parameter chain is the
-// index of the principal.
+// checkGrant evaluates the condition of the rule's grant for the principal whose index is chain.
 func (r *rule) checkGrant(call *Call, chain int) Check {
 	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
 	result, err := call.evaluate(r.where, chain)
@@ -206,7 +205,7 @@ func (r *rule) checkGrant(call *Call, chain int) Check {
 }
 
 func refusalText(code Code) string {
-	switch code { //nolint:exhaustive // the others come from rules
+	switch code { //nolint:exhaustive // rules cause the other codes
 	case Unauthenticated:
 		return "A principal has no tenant or no name, or the caller's chain has too many principals."
 	case ToolUnknown:

@@ -7,57 +7,56 @@ import (
 	"strings"
 )
 
-// Facts describes what the catalog knows about a tool with a certain definition. The zero Facts describes an unknown
-// tool, which no caller may call.
+// Facts contains what the catalog knows about a tool with a certain definition. The zero Facts are those of an unknown
+// tool, which must not be called.
 type Facts struct {
-	// Status says whether a tool with this definition may be called at all.
+	// Status says whether the tool may be called with this definition.
 	Status Status
 	// Category is one of [Categories], and Risk is one of [Risks]. Both are empty if the tool has no classification.
 	Category, Risk string
-	// Tags contains the tags that the classification assigns to the tool, and the tags that operators added.
+	// Tags contains the tags from the classification and the tags that operators added.
 	Tags []string
-	// Hints maps the names of the definition's annotations to their values. Absent annotations have the defaults of the
-	// MCP specification. Hints is nil if the server is not trusted.
+	// Hints contains the values of the definition's annotations, by name. Absent annotations have the default values of
+	// the MCP specification. Hints is nil if the server is not trusted.
 	Hints map[string]bool
-	// Believed reports whether the classification is confirmed, because the server is trusted, or because an operator
-	// has accepted the definition or set the classification. Otherwise the classification is based only on what the
-	// server says.
+	// Believed is true if the classification is confirmed, because the server is trusted, or because an operator has
+	// accepted the definition or set the classification. Otherwise the classification relies only on what the server
+	// says.
 	Believed bool
 	// Arguments contains the sorted names of the arguments that the definition's schema allows. It is empty if the
-	// schema allows any name, or if there is no schema.
+	// schema allows all names, or if there is no schema.
 	Arguments []string
-	// Sure is true if the classification is certain enough or was set by an operator. If it is false, `default:
-	// by_risk` requires approval regardless of the risk.
+	// Sure is true if the classification is certain enough or was set by an operator. Otherwise `default: by_risk`
+	// requires approval, whatever the risk is.
 	Sure bool
 
-	// anyTool is true if the facts represent every possible tool.
+	// anyTool is true if the facts stand for all possible tools.
 	anyTool bool
-	// anyClass is true if the tool's classification is unknown. In this case, every rule for tool properties matches.
+	// anyClass is true if the tool's classification is unknown. In this case, every rule that requires tool properties
+	// matches.
 	anyClass bool
 }
 
-// Status says whether a tool with a certain definition may be called.
+// Status says whether a tool may be called with a certain definition.
 type Status uint8
 
-// These are the values of Status.
 const (
-	// Unlisted means that the tool was not in any reported list. It is the zero value.
+	// Unlisted means that no reported list contained the tool. It is the zero value.
 	Unlisted Status = iota
 	// Callable means that the tool may be called if the rules allow the call.
 	Callable
-	// Changed means that this definition, or another definition of the tool, waits for an operator's decision.
+	// Changed means that this definition or a different definition of the tool waits for an operator's decision.
 	Changed
 	// Quarantined means that an operator has stopped the tool or its server.
 	Quarantined
 )
 
-// String returns the name of the status.
 func (s Status) String() string {
 	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Status")
 }
 
-// refusal returns the code and the message with which a call to a tool with this status is refused. The parameter
-// server is the tool's server. The code is empty if the tool is [Callable].
+// refusal returns the code and the message with which a call to a tool with this status is refused. If the status is
+// [Callable], both are empty. The message mentions the server.
 func (s Status) refusal(server string) (Code, string) {
 	switch s {
 	case Callable:
@@ -80,21 +79,21 @@ func Categories() []string {
 // Risks returns the risks of tools, the lowest first.
 func Risks() []string { return []string{"low", "medium", "high", "critical"} }
 
-// Annotations returns the hints that a definition may contain (MCP 2025-11-25, Tools, ToolAnnotations), with their
-// default values.
+// Annotations returns the annotations that a definition may contain (MCP 2025-11-25, Tools, ToolAnnotations), with
+// their default values.
 func Annotations() map[string]bool {
 	return map[string]bool{"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": true}
 }
 
-// dangerous reports whether a grant covers the tool only if the grant's field Critical is true. A tool without a
+// dangerous reports whether a grant covers the tool only if Critical is true in the grant. A tool without a
 // classification is dangerous.
 func (f *Facts) dangerous() bool {
 	return f.Category == "" || f.Category == "destructive" || f.Category == "financial" || f.Risk == "" || f.Risk == "critical"
 }
 
 // matchesProperties reports whether a tool with the given facts has the properties that a rule requires. If a property
-// of the tool is unknown, the stricter result is chosen: the property does not match a rule with ActionAllow, but it
-// matches any other rule.
+// of the tool is unknown, matchesProperties chooses the stricter result: the property does not match in a rule with
+// ActionAllow, but matches in all other rules.
 func (r *rule) matchesProperties(f *Facts) bool {
 	if !r.hasToolProperties || f.anyClass {
 		return true
@@ -131,7 +130,7 @@ func (m *Match) hasProperties() bool {
 	return len(m.Category)+len(m.Risk)+len(m.Tags)+len(m.Annotations) > 0
 }
 
-// hintTexts returns the annotations that m requires, in the form "name: value". The result is sorted.
+// hintTexts returns the annotations that m requires, sorted and in the form "name: value".
 func (m *Match) hintTexts() []string {
 	out := make([]string, 0, len(m.Annotations))
 	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// checkForward checks a rule's timeout, and the rule's setting for checking arguments against the tool's schema.
+// checkForward checks the keys timeout and forward of a rule.
 func (c *checker) checkForward(r *Rule) {
 	if r.Timeout != 0 && (r.Timeout < MinTimeout || r.Timeout > MaxTimeout) {
 		c.add("timeout", "is not between 1ms and 1h", "")
@@ -27,7 +27,7 @@ func (c *checker) checkForward(r *Rule) {
 
 // ChecksArguments reports whether the decision on a call may depend on the result of Call.CheckArguments.
 func (s *Set) ChecksArguments(call Call) bool {
-	s = s.withoutObservation() // observed rules are evaluated too
+	s = s.withoutObservation() // observed rules are evaluated, too
 	if !s.conditional || !call.OfTool() || refusal(&call) != "" {
 		return false
 	}
@@ -35,8 +35,8 @@ func (s *Set) ChecksArguments(call Call) bool {
 	return slices.ContainsFunc(s.find(space[:0], &call), func(r *rule) bool { return r.Strict })
 }
 
-// strictRule returns a rule with Strict that applies to the call, and the index of the principal that it applies to.
-// All rules passed in must match the call. The result is nil if no rule with Strict applies.
+// strictRule returns a rule with Strict that applies to the call, and the index of the principal to whom it applies. It
+// returns nil if there is no such rule. All given rules must match the call.
 func (c *Call) strictRule(rules []*rule) (*rule, int) {
 	if !c.OfTool() {
 		return nil, 0
@@ -53,7 +53,8 @@ func (c *Call) strictRule(rules []*rule) (*rule, int) {
 
 var errNoSchema = errors.New("the tool's definition is not known here; list the server's tools (tools/list) and send the call again")
 
-// checkArguments checks the arguments against the tool's input schema. It does so only once for each call.
+// checkArguments checks the arguments of the call against the tool's input schema. Only the first call of this method
+// checks them, and later calls return the same result.
 func (c *Call) checkArguments() error {
 	if c.argumentsChecked {
 		return c.argumentsError
@@ -65,7 +66,8 @@ func (c *Call) checkArguments() error {
 	return c.argumentsError
 }
 
-// refusedArguments returns the decision that refuses a call because its arguments do not satisfy the rule r.
+// refusedArguments returns the decision that refuses a call because its arguments do not satisfy the schema, as the
+// rule r requires.
 func refusedArguments(r *rule, chain int, err error) Decision {
 	return Decision{
 		Code: TypeError, Rule: r.ref, RuleDigest: r.digest, ChainIndex: chain,
@@ -73,7 +75,7 @@ func refusedArguments(r *rule, chain int, err error) Decision {
 	}
 }
 
-// checkStrict returns an explanation of how the arguments were checked.
+// checkStrict returns the check of the arguments for an explanation.
 func checkStrict(call *Call) Check {
 	c := Check{Name: "forward", Want: "strict", Got: "the arguments satisfy the tool's input schema", Held: true}
 	if err := call.checkArguments(); err != nil {
@@ -82,8 +84,8 @@ func checkStrict(call *Call) Check {
 	return c
 }
 
-// timeout returns the shortest timeout among the rules that apply to a principal of the call, and the rule that
-// specifies it. All rules passed in must match the call.
+// timeout returns the shortest timeout among the rules that apply to a principal of the call, and the rule with this
+// timeout. All given rules must match the call.
 func (c *Call) timeout(rules []*rule) (shortest time.Duration, of RuleRef) {
 	for _, r := range rules {
 		if r.Timeout != 0 && (shortest == 0 || r.Timeout < shortest) && c.limitsAny(r) {

@@ -33,6 +33,18 @@ func drawForward(t *rapid.T, r *engine.Rule) {
 	}
 }
 
+// modelTokens returns, for each principal, the index of the first principal that comes from the same token.
+func modelTokens(s engine.Subject) (out []int) {
+	all := principals(s)
+	for i, p := range all {
+		out = append(out, i)
+		if i > 0 && p.Issuer != "" && p.Issuer == all[i-1].Issuer && p.Client == all[i-1].Client && slices.Equal(p.Scopes, all[i-1].Scopes) {
+			out[i] = out[i-1]
+		}
+	}
+	return out
+}
+
 // modelForward applies timeouts, and checks of scopes and arguments, to a decision that was made without them.
 func modelForward(d *engine.Decision, documents []engine.Document, call engine.Call) {
 	if d.Effect == engine.Deny {
@@ -56,20 +68,21 @@ func modelForward(d *engine.Decision, documents []engine.Document, call engine.C
 	slices.SortStableFunc(all, func(a, b applied) int {
 		return cmp.Or(cmp.Compare(a.chain, b.chain), cmp.Compare(a.ref.Document, b.ref.Document), cmp.Compare(a.ref.Rule, b.ref.Rule))
 	})
-	for i, p := range principals(call.Subject) {
-		refused := engine.Decision{Code: engine.ScopeMissing, ChainIndex: i}
+	tokens := modelTokens(call.Subject)
+	for token := range tokens {
+		refused := engine.Decision{Code: engine.ScopeMissing}
 		for _, a := range all {
-			if a.chain != i {
+			if tokens[a.chain] != token {
 				continue
 			}
 			refused.NeededScopes = append(refused.NeededScopes, a.rule.NeedsScope...)
 			for _, scope := range a.rule.NeedsScope {
-				if slices.Contains(p.Scopes, scope) {
+				if slices.Contains(principals(call.Subject)[a.chain].Scopes, scope) {
 					continue
 				}
 				refused.MissingScopes = append(refused.MissingScopes, scope)
 				if refused.Rule.IsZero() {
-					refused.Rule = a.ref
+					refused.Rule, refused.ChainIndex = a.ref, a.chain
 				}
 			}
 		}

@@ -2,8 +2,8 @@ package engine
 
 import "slices"
 
-// contains reports whether g matches every text that o matches. If the result is false, g may nevertheless match all of
-// these texts.
+// contains reports whether g matches every text that o matches. If contains returns false, this may still be the case,
+// because contains does not recognize all such pairs.
 func (g *glob) contains(o *glob) bool {
 	switch {
 	case o.exact:
@@ -14,8 +14,8 @@ func (g *glob) contains(o *glob) bool {
 	return g.key() == o.key()
 }
 
-// contains reports whether ps matches every text that other matches. If the result is false, ps may nevertheless match
-// all of these texts.
+// contains reports whether ps matches every text that other matches. If contains returns false, this may still be the
+// case, because contains does not recognize all such pairs.
 func (ps patterns) contains(other patterns) bool {
 	if len(ps) == 0 {
 		return true
@@ -53,8 +53,8 @@ func (g *glob) intersects(o *glob) bool {
 		return g.match(o.prefix)
 	}
 	a, b := g.runes(), o.runes()
-	// reachable[j] reports whether there is a text that matches both the first i characters of the first pattern and
-	// the first j characters of the second pattern.
+	// reachable[j] is true if some text matches both the part of the first pattern that was processed so far and the
+	// first j characters of the second pattern.
 	reachable := make([]bool, len(b)+1)
 	reachable[0] = true
 	for j := 0; j < len(b) && b[j] == anyRun; j++ {

@@ -7,13 +7,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// maxWhere is the maximum number of conditions in one grant. It is limited because each condition takes time to
-// evaluate.
+// maxWhere limits how many conditions a grant may have, because each condition takes time to evaluate.
 const maxWhere = 8
 
 // poolGrants combines the grants of several rules. The result has the smallest number of calls, the shortest time, and
-// the conditions of all grants. It is the zero Grant if a rule has no grant, if a rule's grant does not cover the tool,
-// or if a grant's condition is false or can't be evaluated for the call.
+// the conditions of all grants. The result is the zero Grant if a rule has no grant, if a grant does not cover the
+// tool, if a grant's condition is not true for the call, or if there are too many conditions.
 func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	pooled := asking[0].Grant
 	conditions := make(map[string]bool)
@@ -35,8 +34,8 @@ func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	return pooled, slices.Sorted(maps.Keys(conditions))
 }
 
-// grants reports whether an approval of the call gives the rule's grant. This is the case if, for each principal that
-// the rule applies to, the rule's own condition can be evaluated and the grant's condition is true.
+// grants reports whether an approval of the call creates the rule's grant. This is the case if, for each principal to
+// whom the rule applies, the rule's own condition can be evaluated and the grant's condition is true.
 func (c *Call) grants(r *rule) bool {
 	for i := range c.Subject.size() {
 		if !c.applies(r, i) {

@@ -5,25 +5,25 @@ import (
 	"slices"
 )
 
-// An index finds the rules that may match a tool's name or a method on a server, without trying every rule in the set.
+// An index finds the rules that may match a tool or a method on a server, without trying every rule of the set.
 type index struct {
-	// exact maps a name to the rules that have this name as a pattern without wildcards.
+	// exact contains the rules that have a pattern without wildcards, by this pattern.
 	exact map[indexKey][]*rule
-	// prefixes maps a prefix to the rules that have a pattern with this prefix before its first wildcard.
+	// prefixes contains the rules that have a pattern with wildcards, by the text before the first wildcard.
 	prefixes map[indexKey][]*rule
-	// lengths contains the lengths of the prefixes in bytes, in ascending order.
+	// lengths contains the lengths of the prefixes in bytes and in ascending order.
 	lengths []int
 }
 
-// An indexKey consists of a server and a name or the prefix of a name. The server is empty for rules for which
-// [rule.namedServers] returns an empty name.
+// An indexKey consists of a server and a name, or the prefix of a name. The server is empty for rules that
+// [rule.namedServers] does not limit to certain servers.
 type indexKey struct{ server, name string }
 
 func newIndex() index {
 	return index{exact: make(map[indexKey][]*rule), prefixes: make(map[indexKey][]*rule)}
 }
 
-// add adds a rule under its patterns for tools or methods. Rules must be added in the order of Set.rules.
+// add adds a rule under each of its patterns for tools or methods. Rules must be added in the order of Set.rules.
 func (x *index) add(r *rule, names patterns) {
 	for _, server := range r.namedServers() {
 		if len(names) == 0 {
@@ -52,9 +52,8 @@ func (x *index) finish() {
 	x.lengths = slices.Compact(x.lengths)
 }
 
-// namedServers returns the servers that a rule's document names, or else the servers that the rule names, if all of
-// these names are without wildcards. If neither the document nor the rule has only such names, the result contains one
-// empty name.
+// namedServers returns the servers to which a rule is limited by patterns without wildcards, either in its document or
+// in the rule. If neither has only such patterns, the result is one empty name.
 func (r *rule) namedServers() []string {
 	for _, ps := range []patterns{r.documentServers, r.servers} {
 		if len(ps) == 0 || slices.ContainsFunc(ps, func(g glob) bool { return !g.exact }) {
@@ -69,8 +68,8 @@ func (r *rule) namedServers() []string {
 	return []string{""}
 }
 
-// find appends the rules that match a call, regardless of the principal, to found. The slice found must be empty. The
-// rules are distinct, and have the same order as in Set.rules.
+// find appends the rules that match a call, regardless of the principal, to found, which must be empty. Each rule
+// occurs once, and the rules are in the order of Set.rules.
 func (s *Set) find(found []*rule, call *Call) []*rule {
 	x, name := &s.methods, call.Method
 	if call.OfTool() {

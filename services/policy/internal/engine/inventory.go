@@ -9,16 +9,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// An Inventory maps each configured server to the names of the tools that it lists. The names are nil if they are
-// unknown.
+// An Inventory contains the names of the tools that each configured server lists, by server. The names are nil if they
+// are unknown.
 type Inventory map[string][]string
 
-// ownTools lists the tools that the mesh itself provides. They are not in the list of any server.
+// ownTools lists the tools that the mesh itself provides, which are in the list of no server.
 var ownTools = []string{modelTool, "sluice_approval_wait"}
 
-// Check returns warnings about names in a document that match no configured server or no listed tool. The document must
-// have no errors. Check does not check patterns for methods, prompts and resources, and it does not check patterns for
-// tools that begin with `*` or `?`.
+// Check returns warnings about names in a document that match no configured server or no listed tool. It does not check
+// patterns for methods, prompts and resources, or patterns for tools that begin with `*` or `?`. The document must have
+// no errors.
 func (in Inventory) Check(d *Document) []ParseError {
 	home := in.matching(slices.Sorted(maps.Keys(in)), d.Server)
 	if len(home) == 0 {
@@ -31,12 +31,12 @@ func (in Inventory) Check(d *Document) []ParseError {
 	return faults
 }
 
-// matching returns the servers that match a pattern. If the pattern is empty, it returns all servers.
+// matching returns the given servers that match a pattern, or all of them if the pattern is empty.
 func (in Inventory) matching(servers []string, pattern string) []string {
 	if pattern == "" {
 		return servers
 	}
-	g, _, _ := compileGlob(pattern) // the document has no errors
+	g, _, _ := compileGlob(pattern) // the pattern is valid, because the document has no errors
 	return slices.DeleteFunc(slices.Clone(servers), func(name string) bool { return !g.match(name) })
 }
 
@@ -48,7 +48,8 @@ func (in Inventory) unknownServer(rule int, field, pattern string) ParseError {
 	}
 }
 
-// checkRule checks the names in one rule of a document. home lists the servers that the document applies to.
+// checkRule checks the names in one rule of a document. The parameter home lists the servers to which the document
+// applies.
 func (in Inventory) checkRule(d *Document, rule int, home []string) []ParseError {
 	r := &d.Rules[rule]
 	if r.Tool != "" {
@@ -77,10 +78,10 @@ func (in Inventory) checkRule(d *Document, rule int, home []string) []ParseError
 	return faults
 }
 
-// checkTool checks a tool name or a pattern for tools in a rule that applies to the given servers. If the parameter
-// field is empty, pattern is the name of an entry under `tools`.
+// checkTool checks a tool name or a pattern for tools in a rule that applies to the given servers. If field is empty,
+// the pattern is the name of an entry under `tools`.
 func (in Inventory) checkTool(rule int, field, pattern string, servers []string) []ParseError {
-	g, _, _ := compileGlob(pattern) // the document has no errors
+	g, _, _ := compileGlob(pattern) // the pattern is valid, because the document has no errors
 	if field == "" {
 		g = glob{prefix: pattern, exact: true}
 	}

@@ -15,7 +15,7 @@ type limit struct {
 	max    int64
 	window time.Duration
 	own    counter
-	// cap counts the calls of a principal in all its sessions. It is nil if the limit does not count sessions
+	// cap counts the calls of a principal in all its sessions together. It is nil if the limit does not count sessions
 	// separately.
 	cap *counter
 }
@@ -23,12 +23,12 @@ type limit struct {
 // A counter computes the identities of the buckets in which one limit counts calls.
 type counter struct {
 	per []Dimension // sorted
-	// start is the part of a bucket's identity that is the same for all calls.
+	// start is the beginning of a bucket's identity, which is the same for all calls.
 	start []byte
 }
 
-// bucketFormat is the version of the format of bucket identities. If it changes, every bucket gets a new identity and
-// starts empty.
+// bucketFormat is the version of the format of bucket identities. If it changes, all buckets get new identities, so
+// that their counts start again at zero.
 const bucketFormat = "sluice.bucket.v1"
 
 func compileLimit(ref RuleRef, l RateLimit) limit {
@@ -54,22 +54,22 @@ func newCounter(ref RuleRef, window time.Duration, role string, per []Dimension)
 	return counter{per: per, start: b}
 }
 
-// per returns the elements of l.Per in sorted order.
+// per returns the dimensions of the limit in sorted order.
 func (l RateLimit) per() []Dimension { return slices.Sorted(slices.Values(l.Per)) }
 
 func compareLimits(a, b limit) int {
 	return cmp.Or(cmp.Compare(a.window, b.window), slices.Compare(a.own.per, b.own.per))
 }
 
-// appendPart appends the length of a part and then the part itself. As a result, different sequences of parts have
-// different encodings.
+// appendPart appends the length of a part and then the part itself, so that different sequences of parts have different
+// encodings.
 func appendPart[T string | []byte](b []byte, part T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(part))), part...)
 }
 
 // bucket returns the identity of the bucket in which a principal's call is counted. The identity always depends on the
-// tenant. If sessions are counted separately, it also depends on the principal, because a client may choose the name of
-// a session.
+// tenant. If sessions are counted separately, it also depends on the principal, because clients can choose the names of
+// their sessions.
 func (c *counter) bucket(p *Principal, call *Call) string {
 	var space [512]byte
 	b := appendPart(append(space[:0], c.start...), p.Tenant)
@@ -85,7 +85,7 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 			b = appendPart(b, p.Agent)
 		case PerOwner:
 			b = appendPart(b, cmp.Or(p.Owner, p.Name))
-		case PerTenant: // every bucket depends on the tenant
+		case PerTenant: // all buckets depend on the tenant
 		case PerServer:
 			b = appendPart(b, call.Server)
 		case PerTool:
@@ -102,7 +102,7 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 	return string(text[:])
 }
 
-// sessionOf returns the value that identifies the principal's session, and says which kind of value it is.
+// sessionOf returns the value that identifies the session of a principal, and the kind of this value.
 func sessionOf(p *Principal) (SessionKey, string) {
 	switch {
 	case p.Run != "":
@@ -114,8 +114,8 @@ func sessionOf(p *Principal) (SessionKey, string) {
 	}
 }
 
-// limits returns the limits that the rules impose on a call. All given rules must match the call. A rule's limits apply
-// to the first principal that the rule applies to, and to all principals after this principal in the chain.
+// limits returns the limits that apply to a call. All given rules must match the call. The limits of a rule apply to
+// the first principal to whom the rule applies, and to all principals after this one in the chain.
 func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	var found []Limit
 	for _, r := range rules {
@@ -134,7 +134,7 @@ func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	return found
 }
 
-// limitScope consists of a call and the index of the first principal that a rule's limits apply to.
+// limitScope consists of a call and the index of the first principal to whom the limits of a rule apply.
 type limitScope struct {
 	call  *Call
 	first int
@@ -159,8 +159,8 @@ func (s *Set) appendLimit(found []Limit, r *rule, l *limit, to limitScope) []Lim
 	return found
 }
 
-// appendNew appends a limit, unless the limits from the index start already contain a limit with the same bucket. This
-// can be the case because the caller and the principals in its chain may share a bucket.
+// appendNew appends a limit, unless the limits at or after the index start already have the limit's bucket. This can
+// happen because the caller and the principals in its chain may share a bucket.
 func appendNew(found []Limit, start int, l Limit) []Limit {
 	if slices.ContainsFunc(found[start:], func(o Limit) bool { return o.Bucket == l.Bucket }) {
 		return found

@@ -9,17 +9,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// A Mention is a name that occurs in documents, or an example of the names that a pattern matches.
+// A Mention is a name that occurs in documents, or an example of the names that a pattern in documents matches.
 type Mention struct {
 	Name string
-	// Pattern is the pattern that Name is an example of. It is empty if the name itself occurs in the documents.
+	// Pattern is the pattern that Name is an example of. It is empty if Name itself occurs in the documents.
 	Pattern string
 }
 
 // AnyOther is the Pattern of a Mention that is an example of the names that do not occur in documents.
 const AnyOther = "*"
 
-// MentionedServers returns the servers that documents name, and an example of a server that they do not name.
+// MentionedServers returns the servers that documents name, and an example of the other servers.
 func MentionedServers(documents []Document) []Mention {
 	m := newMentions("any-other-server")
 	for i := range documents {
@@ -31,15 +31,15 @@ func MentionedServers(documents []Document) []Mention {
 	return slices.DeleteFunc(m.all, func(name Mention) bool { return !validServer(name.Name) })
 }
 
-// A MentionedCall is a call that documents mention. It has no arguments, no server and no caller.
+// A MentionedCall is a kind of call that documents mention. It has no arguments, no server and no caller.
 type MentionedCall struct {
 	Method, Ref string
 	Mention
 }
 
-// MentionedCalls returns the calls to a server that documents mention. These are tool calls and messages with other
-// methods, including the names of prompts and the URIs of resources. For each method, the result contains examples of
-// names that the documents do not contain.
+// MentionedCalls returns the calls to a server that documents mention. These are tool calls and calls with other
+// methods, with the names of prompts and the URIs of resources that occur in the documents. For each method, it also
+// returns an example of the names that do not occur in the documents.
 func MentionedCalls(documents []Document, server string) []MentionedCall {
 	tools, prompts, uris, methods := newMentions("any-other-tool"), newMentions("any-other-prompt"), newMentions("any-other:uri"), newMentions("any-other/method")
 	for _, r := range rulesAbout(documents, server) {
@@ -75,14 +75,14 @@ func MentionedCalls(documents []Document, server string) []MentionedCall {
 	return out
 }
 
-// needsRule reports whether a decision by the policy service is needed for messages with this method. The result is
-// false for tools/call.
+// needsRule reports whether messages with this method need a decision by the policy service. It returns false for
+// tools/call.
 func needsRule(method string) bool {
 	return method != MethodToolsCall && !slices.Contains(mcpmethod.WithoutRule(), method)
 }
 
-// namedCalls returns copies of a call, one for each prompt name or URI that the call can have. If the call's method
-// uses neither, it returns one copy without a name.
+// namedCalls returns one call for each prompt name or URI that a call with the given method can have. If the method
+// uses neither, it returns one call without a name.
 func namedCalls(call Call, prompts, uris []Mention) []MentionedCall {
 	names := []Mention{{}}
 	switch call.nameKind() {
@@ -99,7 +99,7 @@ func namedCalls(call Call, prompts, uris []Mention) []MentionedCall {
 	return out
 }
 
-// rulesAbout returns the rules that can match calls to a server.
+// rulesAbout returns the rules that apply to a server.
 func rulesAbout(documents []Document, server string) (out []*Rule) {
 	for i := range documents {
 		d := &documents[i]
@@ -115,15 +115,17 @@ func rulesAbout(documents []Document, server string) (out []*Rule) {
 	return out
 }
 
-// maxCombined is the number of callers up to which MentionedCallers adds callers that several rules match.
+// maxCombined is the number of callers after which MentionedCallers adds no more callers that several rules match.
 const maxCombined = 100
 
-// MentionedCallers returns examples of callers. The first one is an example of the callers that no document mentions.
-// The result contains at most limit further callers. The next ones are callers that the rules in documents match, and
-// callers with the strings that conditions on the caller contain. If there are more than limit of these, complete is
-// false. The last ones are callers that several rules match, for example with the principal of one rule and the agent
-// of another. Such callers are added as long as there are at most 100 callers and at most limit callers. They do not
-// affect complete.
+// MentionedCallers returns examples of callers. The first example is a caller that no document mentions. The parameter
+// limit is the maximum number of further examples.
+//
+// The next examples are callers that the rules in documents match, and callers with the strings that occur in
+// conditions on the caller. If these exceed the limit, MentionedCallers omits some of them and returns false as the
+// second result. The last examples are callers that several rules match, for example with the principal of one rule and
+// the agent of another. They are added only up to the limit, and only while there are at most 100 examples. They do not
+// affect the second result.
 func MentionedCallers(documents []Document, limit int) (out []Subject, complete bool) {
 	seen := make(map[string]bool)
 	complete = true
@@ -139,7 +141,7 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 		return complete
 	}
 	add(Subject{Caller: anyCaller()})
-	var matched []Principal // the callers that rules match, without those of conditions
+	var matched []Principal // the callers that rules match, without those that come from conditions
 	for i := range documents {
 		for j := range documents[i].Rules {
 			r := &documents[i].Rules[j]
@@ -154,7 +156,7 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 			}
 		}
 	}
-	for i := 0; i < len(matched) && len(out) <= min(limit, maxCombined); i++ { // combinations are combined, too
+	for i := 0; i < len(matched) && len(out) <= min(limit, maxCombined); i++ { // a combination can also be combined with further callers
 		for j := range i {
 			if p, ok := combined(&matched[i], &matched[j]); ok && len(out) <= min(limit, maxCombined) && add(Subject{Caller: p}) {
 				matched = append(matched, p)
@@ -164,8 +166,8 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 	return out, complete
 }
 
-// combined returns a caller that has the properties of both a and b. Properties that are the same as those of
-// [anyCaller] do not count. combined returns false if a and b have different tenants, subjects or agents.
+// combined returns a caller that has the properties of both a and b. A property with the value from [anyCaller] counts
+// as absent. combined returns false if a and b have different tenants, subjects or agents.
 func combined(a, b *Principal) (out Principal, ok bool) {
 	other := anyCaller()
 	ok = true
@@ -187,7 +189,7 @@ func anyCaller() Principal {
 	return Principal{Tenant: "default", Name: "any-other-caller", Agent: "any-other-agent"}
 }
 
-// matchedCallers returns examples of callers that a rule matches.
+// matchedCallers returns examples of the callers that a rule matches.
 func matchedCallers(m *Match) (out []Principal) {
 	for i := range max(len(m.Agent), len(m.Principal), len(m.Groups), len(m.Tenant)) {
 		p := anyCaller()
@@ -207,8 +209,8 @@ func matchedCallers(m *Match) (out []Principal) {
 	return out
 }
 
-// callersWithJWT returns examples of callers with a JWT, if the rule needs scopes. For each of the given callers, there
-// is an example without scopes and an example with the scopes that the rule needs.
+// callersWithJWT returns examples of callers with a JWT, if the rule requires scopes. For each of the given callers, it
+// returns an example without scopes and one with the required scopes.
 func (r *Rule) callersWithJWT(matched []Principal) (out []Principal) {
 	if len(r.NeedsScope) == 0 {
 		return nil
@@ -225,7 +227,7 @@ func (r *Rule) callersWithJWT(matched []Principal) (out []Principal) {
 	return out
 }
 
-// callersInCondition returns callers for which a condition may have different results than for other callers.
+// callersInCondition returns callers for which the result of a condition may be different than for others.
 func callersInCondition(when string) (out []Subject) {
 	c, err := condition.Compile(when)
 	if err != nil || c.Variables()&condition.VariableCaller == 0 {
@@ -259,8 +261,8 @@ type mentions struct {
 	seen map[string]bool
 }
 
-// newMentions returns mentions that contain the parameter other, which is an example of the names that do not occur in
-// documents. If the parameter is empty, the mentions contain no example.
+// newMentions returns mentions that contain an example of the names that do not occur in documents. If this example is
+// empty, they contain no example.
 func newMentions(other string) *mentions {
 	m := &mentions{seen: make(map[string]bool)}
 	if other != "" {
@@ -306,8 +308,9 @@ func exampleOf(pattern string) Mention {
 }
 
 // PossibleClasses returns possible facts about a callable tool that is not in the catalog. The first facts have no
-// classification. If the documents distinguish tools by their classification, there are also facts with each category
-// and risk, and with each tag that occurs in the documents. If more than maxTags tags occur, complete is false.
+// classification. If the documents distinguish tools by their classification, facts with each category and risk follow,
+// and facts with each tag in the documents. If the documents have more than maxTags tags, PossibleClasses ignores the
+// other tags and returns false.
 func PossibleClasses(documents []Document, server string, maxTags int) (out []Facts, complete bool) {
 	out = []Facts{{Status: Callable}}
 	distinguished := slices.ContainsFunc(documents, func(d Document) bool { return d.Default == DefaultByRisk })

@@ -5,26 +5,25 @@ import (
 	"strings"
 )
 
-// modelTool is the name of the tool that the mesh's own agents use to send requests to models. Its calls cost money.
-// Therefore only these agents may call it because of a default, a rule with a pattern for the tool, or a rule for every
-// caller. To allow it to other callers, a rule must name the callers, and must name the tool without wildcards.
+// modelTool is the tool with which the mesh's own agents send requests to models. Its calls cost money. Therefore a
+// default, a rule with a pattern for the tool, or a rule for every caller permits the tool only to these agents. A rule
+// that permits it to other callers must name the callers, and must name the tool without wildcards.
 const modelTool = "wasm_model_ask"
 
 const modelRefusal = "only agents of the mesh may call models; a rule that names " + modelTool + " and its callers allows it to others"
 
-// needsModelRule reports whether the call is a call to modelTool by a caller that is not one of the mesh's own agents.
-// The names of these agents start with "agent:". No other caller has such a name, because the configuration accepts no
-// token whose subject starts with that prefix.
+// needsModelRule reports whether the call is a call of modelTool by a caller other than the mesh's own agents. The
+// names of these agents start with "agent:". No other caller has such a name, because the configuration refuses tokens
+// whose subject starts with this prefix.
 func (c *Call) needsModelRule() bool {
 	caller := &c.Subject.Caller
 	return c.OfTool() && c.Tool == modelTool && !strings.HasPrefix(caller.Name, "agent:"+caller.Tenant+"/")
 }
 
-// permits reports whether the verdict allows the call or requires approval for the call.
+// permits reports whether the verdict allows the call or requires approval for it.
 func (v *verdict) permits() bool { return v.action == ActionAllow || v.action == ActionRequireApproval }
 
-// hasModelRule reports whether a rule that allows the call, or requires approval for it, names both modelTool and the
-// caller.
+// hasModelRule reports whether a rule that permits the call names both modelTool and the caller.
 func hasModelRule(rules []*rule, call *Call) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		named := slices.ContainsFunc(r.tools, func(g glob) bool { return g.exact && g.prefix == modelTool })

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// These are the methods whose params contain the name of a prompt or the URI of a resource, and the kinds of completion
-// requests (MCP 2025-11-25, Completion, Reference Types).
+// These are the methods whose params contain the name of a prompt or the URI of a resource, and the kinds of references
+// in completion requests (MCP 2025-11-25, Completion, Reference Types).
 const (
 	methodGetPrompt   = "prompts/get"
 	methodRead        = "resources/read"
@@ -17,23 +17,23 @@ const (
 	methodUnsubscribe = "resources/unsubscribe"
 	methodComplete    = "completion/complete"
 
-	// RefPrompt and RefResource are the kinds of completion requests.
+	// RefPrompt and RefResource say whether a completion request concerns a prompt or a resource.
 	RefPrompt   = "ref/prompt"
 	RefResource = "ref/resource"
 )
 
-// promptMethods are the methods that a rule with Match.Prompt can match. uriMethods are the methods that a rule with
-// Match.URI can match.
+// promptMethods contains the methods that a rule with Match.Prompt can match, and uriMethods contains those that a rule
+// with Match.URI can match.
 var (
 	promptMethods = []string{methodGetPrompt, methodComplete}
 	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
 )
 
-// approvableMethods are the methods that can require approval. Each of their calls has the name of a tool or a prompt,
-// or the URI of a resource. Unlike a subscription, none of these methods has an effect after its response.
+// approvableMethods contains the methods that can require approval. Each of their calls has the name of a tool or a
+// prompt, or the URI of a resource. In contrast to a subscription, they have no effect after their response.
 var approvableMethods = []string{MethodToolsCall, methodGetPrompt, methodRead}
 
-// allApprovable reports whether all methods that m can match can require approval.
+// allApprovable reports whether m can match only methods that can require approval.
 func (m *Match) allApprovable() bool {
 	patterns := compilePatterns(m.methods())
 	if !m.hasNames() {
@@ -51,7 +51,8 @@ const (
 	namesNone nameKind = iota
 	namesPrompt
 	namesResource
-	// namesUnknown means that the call is a completion request without a valid kind.
+	// namesUnknown means that the call is a completion request that does not say whether it concerns a prompt or a
+	// resource.
 	namesUnknown
 )
 
@@ -73,15 +74,15 @@ func (c *Call) nameKind() nameKind {
 	return namesNone
 }
 
-// uriReadings contains the different ways in which servers could interpret the URI of a call.
+// uriReadings contains the ways in which servers could interpret the URI of a call.
 type uriReadings struct {
 	// notPlain says why the URI is not plain. It is nil if the URI is plain.
 	notPlain error
-	// folded lists the interpretations of a plain URI in lower case.
+	// folded contains all interpretations of the URI in lower case. It is empty if the URI is not plain.
 	folded []string
 }
 
-// uri returns the possible interpretations of the call's URI. It computes the interpretations only once.
+// uri returns the possible interpretations of the call's URI. It computes them only once for each call.
 func (c *Call) uri() *uriReadings {
 	if c.uriCache != nil {
 		return c.uriCache
@@ -106,7 +107,7 @@ func (c *Call) uri() *uriReadings {
 func (m *Match) hasNames() bool { return len(m.Prompt)+len(m.URI) > 0 }
 
 // matchesName reports whether the rule matches the prompt or URI of a call. The call's method must not be
-// [MethodToolsCall]. See [Match] for how URIs are compared.
+// [MethodToolsCall]. [Match] says how URIs are compared.
 func (r *rule) matchesName(call *Call) bool {
 	if len(r.prompts)+len(r.uris) == 0 {
 		return true
@@ -131,15 +132,14 @@ func (r *rule) matchesURI(call *Call) bool {
 	return read.notPlain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
 }
 
-// matchesExactURI reports whether the URI of a call is plain, and matches one of the rule's patterns in its original
-// case and spelling.
+// matchesExactURI reports whether the call's URI is plain, and one of the rule's patterns matches it as it is spelled.
 func (r *rule) matchesExactURI(call *Call) bool {
 	return call.uri().notPlain == nil && r.uris.match(call.Tool)
 }
 
-// isAdmitted reports whether one of the rules admits the call for the principal with index i. All given rules must
-// match the call. A rule with ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a
-// URI only if [rule.matchesExactURI] is true.
+// isAdmitted reports whether one of the rules admits the call for the principal with index i. A rule with ActionAllow
+// admits all calls that it matches. A rule with ActionRequireApproval that has patterns for URIs admits only calls for
+// which [rule.matchesExactURI] is true. All given rules must match the call.
 func isAdmitted(rules []*rule, call *Call, i int) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		admits := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesExactURI(call))
@@ -147,7 +147,7 @@ func isAdmitted(rules []*rule, call *Call, i int) bool {
 	})
 }
 
-// foldPatterns returns a copy of the patterns in lower case.
+// foldPatterns returns the patterns in lower case.
 func foldPatterns(ps patterns) patterns {
 	out := slices.Clone(ps)
 	for i := range out {
@@ -162,25 +162,24 @@ func foldPatterns(ps patterns) patterns {
 	return out
 }
 
-// An EntryKind is a kind of name that a list or a notification contains.
+// An EntryKind says what an entry of a list or a notification names.
 type EntryKind uint8
 
-// These are the kinds of entries.
 const (
-	// EntryPrompt is the name of a prompt. The same decision applies as for prompts/get.
+	// EntryPrompt is the name of a prompt. Its decisions are those on prompts/get.
 	EntryPrompt EntryKind = iota
-	// EntryResource is the URI of a resource. The same decision applies as for resources/read.
+	// EntryResource is the URI of a resource. Its decisions are those on resources/read.
 	EntryResource
-	// EntryTemplate is a URI template.
+	// EntryTemplate is a URI template. It could stand for many URIs.
 	EntryTemplate
-	// EntryUpdate is the URI of a changed resource. The same decision applies as for resources/subscribe.
+	// EntryUpdate is the URI of a changed resource. Its decisions are those on resources/subscribe.
 	EntryUpdate
 )
 
-// ShowsEntry reports whether a caller may see an entry in a server's list, or be notified about the entry. The caller
-// may see the entry if a call with the entry's name or URI is allowed or requires approval. A template is visible
-// unless the text before its first expression proves that all URIs of the template are denied. A stop hides no list
-// entries, but a stopped caller is not notified.
+// ShowsEntry reports whether a caller may see an entry of a server's list or be notified about it. The caller may do so
+// if a call with this name or URI is allowed or requires approval. A template is visible unless the text before its
+// first expression shows that all its URIs are denied. A stop does not hide entries of lists, but prevents
+// notifications.
 func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts, listed: true}
 	switch what {
@@ -210,15 +209,15 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 }
 
 // CouldAllow reports whether a call with the given method could be allowed or require approval. It may return true
-// although all calls are denied. The method must not be [MethodToolsCall]. A stop does not affect the result, with one
-// exception: notifications that contain data, because the gateway does not ask for a decision on these notifications.
+// although all calls are denied. The method must not be [MethodToolsCall]. Stops do not affect the result, except for
+// notifications that contain data, because the gateway asks for no further decision on these.
 func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bool {
 	call := Call{Method: method, Server: server, Subject: subject, Facts: facts}
 	return s.couldAllow(&call, "") && !s.stopsNotification(&call)
 }
 
-// couldAllow implements CouldAllow for calls whose name or URI begins with the text start.
-func (s *Set) couldAllow(call *Call, start string) bool {
+// couldAllow implements CouldAllow for calls whose name or URI begins with the given text.
+func (s *Set) couldAllow(call *Call, beginning string) bool {
 	if code, _ := call.Facts.Status.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
 	}
@@ -233,9 +232,9 @@ func (s *Set) couldAllow(call *Call, start string) bool {
 			}
 			switch r.Action {
 			case ActionAllow, ActionRequireApproval:
-				opened = opened || r.mayAdmit(start)
+				opened = opened || r.mayAdmit(beginning)
 			case ActionDeny, ActionHide:
-				if r.when == nil && r.deniesAll(call.Method, start) {
+				if r.when == nil && r.deniesAll(call.Method, beginning) {
 					return false
 				}
 			case ActionNone:
@@ -248,32 +247,31 @@ func (s *Set) couldAllow(call *Call, start string) bool {
 	return true
 }
 
-// mayAdmit reports whether a rule that allows calls or requires approval may admit a URI that begins with the text
-// start.
-func (r *rule) mayAdmit(start string) bool {
+// mayAdmit reports whether a rule that permits calls may admit a URI that begins with the given text.
+func (r *rule) mayAdmit(beginning string) bool {
 	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
-		return strings.HasPrefix(g.prefix, start) || !g.exact && strings.HasPrefix(start, g.prefix)
+		return strings.HasPrefix(g.prefix, beginning) || !g.exact && strings.HasPrefix(beginning, g.prefix)
 	})
 }
 
-// deniesAll reports whether a rule that denies calls matches every call with the given method whose name or URI begins
-// with the text start.
-func (r *rule) deniesAll(method, start string) bool {
+// deniesAll reports whether a rule that denies calls matches all calls with the given method whose name or URI begins
+// with the given text.
+func (r *rule) deniesAll(method, beginning string) bool {
 	switch {
 	case len(r.prompts)+len(r.uris) == 0:
 		return true
-	case method == methodComplete: // a completion may name a prompt or a resource
+	case method == methodComplete: // the completion may concern a prompt or a resource
 		return false
-	case !slices.Contains((&Match{Prompt: r.Match.Prompt, URI: r.Match.URI}).methods(), method): // the method has no name of the rule's kind
+	case !slices.Contains((&Match{Prompt: r.Match.Prompt, URI: r.Match.URI}).methods(), method): // the rule has no patterns for the names of this method
 		return false
 	}
-	all := func(g glob) bool { return g.isPrefix() && strings.HasPrefix(strings.ToLower(start), g.prefix) }
+	all := func(g glob) bool { return g.isPrefix() && strings.HasPrefix(strings.ToLower(beginning), g.prefix) }
 	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)
 }
 
-// namesAlike reports whether the rules for a server treat all names alike. The result prompts is true if no rule that
-// applies to the caller or its delegation chain distinguishes prompts by name. The result resources is true if no such
-// rule distinguishes resources by URI.
+// namesAlike reports whether the rules for a server treat all prompts alike, and whether they treat all resources
+// alike. They do so if no rule that applies to the caller or its delegation chain distinguishes prompts by name, or
+// resources by URI, respectively.
 func (s *Set) namesAlike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {

@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// checkNames checks the prompts and URIs in a match.
+// checkNames checks the patterns for prompts and URIs in a rule.
 func (c *checker) checkNames(r *Rule) {
 	m := &r.Match
 	for i, text := range m.URI {
 		field := fmt.Sprintf("match.uri[%d]", i)
 		g, message, _ := compileGlob(text)
-		if message != "" { // already reported
+		if message != "" { // the problem was added by checkMatch
 			continue
 		}
 		scheme, _, has := strings.Cut(g.prefix, ":")
@@ -39,8 +39,8 @@ func (c *checker) checkNames(r *Rule) {
 	}
 }
 
-// endsInHost reports whether start, the beginning of a URL, ends within the URL's host or directly after it.
-func endsInHost(start string) bool {
-	scheme, rest, has := strings.Cut(start, "://")
+// endsInHost reports whether the beginning of a URL ends in the URL's host or directly after it.
+func endsInHost(beginning string) bool {
+	scheme, rest, has := strings.Cut(beginning, "://")
 	return has && rest != "" && !strings.Contains(rest, "/") && slices.Contains([]string{"http", "https", "ws", "wss", "ftp"}, scheme)
 }

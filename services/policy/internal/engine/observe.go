@@ -12,12 +12,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Observe specifies which servers are in observe mode according to the configuration, and until when. Policy for these
-// servers is not enforced but only recorded. The zero Observe specifies no servers.
+// Observe says which servers are in observe mode because of the configuration, and until when. For these servers,
+// policy is only recorded and not enforced. The zero Observe contains no servers.
 type Observe struct {
-	// All is the time until which every server is in observe mode.
+	// All is the time when observe mode ends for every server, or zero if only some servers are in observe mode.
 	All time.Time
-	// Servers maps the name of a server to the time until which this server is in observe mode.
+	// Servers contains the time when observe mode ends for single servers, by name.
 	Servers map[string]time.Time
 }
 
@@ -29,22 +29,22 @@ type Observation struct {
 	Message string
 	Rule    RuleRef
 	// Limits contains the limits that would apply in addition to those in the decision. It is set only if the call is
-	// allowed both by the decision and by the observation.
+	// allowed, and would also be allowed if everything were enforced.
 	Limits []Limit
 }
 
-// An Observed is a part of the policy in observe mode, which is not enforced but only recorded. It is a rule, a
-// document or a server, or everything if all names are empty.
+// An Observed is a part of the policy that is in observe mode. It is a rule, a document or a server, or all servers if
+// all names are empty.
 type Observed struct {
-	// Server is the name of a server in observe mode. Rule.Document is the name of a document. Rule.Rule is empty if
-	// the whole document is in observe mode.
+	// Server is the name of a server. It is empty for a rule or document, whose names are in Rule.
 	Server string
-	Rule   RuleRef
-	// Until is the time at which observe mode ends.
+	// Rule is the reference to a rule. For a document, Rule.Rule is empty.
+	Rule RuleRef
+	// Until is the time when observe mode ends.
 	Until time.Time
 }
 
-// String describes the part in observe mode, for example "rule starter/only-drafts".
+// String returns a description, for example "rule starter/only-drafts".
 func (o Observed) String() string {
 	switch {
 	case o.Server != "":
@@ -58,31 +58,28 @@ func (o Observed) String() string {
 	}
 }
 
-// observation describes which parts of a set are in observe mode. The zero observation means that everything is
-// enforced.
+// observation says which parts of a set are in observe mode. With the zero observation, everything is enforced.
 type observation struct {
-	// enforced is the set with the same documents in which everything is enforced. It is nil if nothing is in observe
-	// mode.
+	// enforced is the set that results if all documents are enforced. It is nil if nothing is in observe mode.
 	enforced *Set
 	observed []Observed // in the order of [Set.Observed]
-	// documents and options are the parameters of [Compile]. [Set.At] uses them.
+	// documents and options are what was passed to [Compile], so that [Set.At] can compile the documents again.
 	documents []Document
 	options   Options
-	// observesAll is true if every server is in observe mode. observedServers contains the names of single servers in
+	// observesAll is true if all servers are in observe mode. observedServers contains true for single servers in
 	// observe mode.
 	observesAll     bool
 	observedServers map[string]bool
-	// observedHomes contains the server patterns of the documents in observe mode. enforcedHomes contains the server
-	// patterns of the other documents.
+	// observedHomes contains the server patterns of the documents in observe mode, and enforcedHomes contains those of
+	// the other documents.
 	observedHomes, enforcedHomes []patterns
 }
 
-// observedAt reports whether observe mode is active at now if it lasts until the given time. If the parameter until is
-// zero, observe mode is never active. If the parameter now is zero, the time is unknown, and observe mode is not
-// active.
+// observedAt reports whether something is in observe mode at the time now if it is to be observed until the time until.
+// It returns false if either time is zero.
 func observedAt(until, now time.Time) bool { return !now.IsZero() && now.Before(until) }
 
-// withoutObserved returns only the documents and the rules that are enforced at now.
+// withoutObserved returns the documents without the documents and rules that are in observe mode at the given time.
 func withoutObserved(documents []Document, now time.Time) []Document {
 	var out []Document
 	for _, d := range documents {
@@ -97,8 +94,7 @@ func withoutObserved(documents []Document, now time.Time) []Document {
 	return out
 }
 
-// observe initializes the fields of s that describe which parts of the policy are in observe mode. The parameter
-// documents are all documents of s.
+// observe sets the fields of s that concern observe mode. The documents must be all documents of s.
 func (s *Set) observe(documents []Document, options *Options, conditions map[conditionText]*condition.Condition) {
 	if s.observed = observedParts(documents, options); len(s.observed) == 0 {
 		return
@@ -120,8 +116,8 @@ func (s *Set) observe(documents []Document, options *Options, conditions map[con
 	s.revision = s.observedRevision()
 }
 
-// observedParts returns everything that is in observe mode: every server, single servers, documents and rules. Each
-// kind is sorted by name.
+// observedParts returns everything that is in observe mode. First come all servers together, then single servers,
+// documents and rules, each sorted by name.
 func observedParts(documents []Document, options *Options) []Observed {
 	var out []Observed
 	add := func(o Observed) {
@@ -147,8 +143,8 @@ func observedParts(documents []Document, options *Options) []Observed {
 	return withoutDuplicates(out)
 }
 
-// withoutDuplicates removes parts that occur earlier in the list. There are duplicates because a rule with a condition
-// and the rule for its `otherwise` are listed under the same name.
+// withoutDuplicates removes duplicates from a list. There are some because a rule and the rule for its `otherwise` have
+// the same name in the list.
 func withoutDuplicates(list []Observed) []Observed {
 	seen := make(map[Observed]bool)
 	return slices.DeleteFunc(list, func(o Observed) bool {
@@ -158,7 +154,7 @@ func withoutDuplicates(list []Observed) []Observed {
 	})
 }
 
-// observedRevision returns the revision of a set in which something is in observe mode.
+// observedRevision returns the revision of a set if something is in observe mode.
 func (s *Set) observedRevision() string {
 	var c canonicalForm
 	c.text("sluice.revision.observed.v1")
@@ -173,12 +169,12 @@ func (s *Set) observedRevision() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Observed returns the parts of the policy that are in observe mode: every server, single servers, documents and rules.
-// Each kind is sorted by name.
+// Observed returns the parts of the policy that are in observe mode. First come all servers together, then single
+// servers, documents and rules, each sorted by name.
 func (s *Set) Observed() []Observed { return slices.Clone(s.observed) }
 
-// Until returns the earliest time at which observe mode ends for a part of the policy, or the zero time if no part is
-// in observe mode. At that time the documents must be compiled again.
+// Until returns the earliest time when observe mode ends for a part of the policy. Then the documents must be compiled
+// again. If nothing is in observe mode, Until returns the zero time.
 func (s *Set) Until() time.Time {
 	var first time.Time
 	for _, o := range s.observed {
@@ -189,8 +185,8 @@ func (s *Set) Until() time.Time {
 	return first
 }
 
-// At returns a set with the same documents and stops, compiled for another time. If everything is enforced, the result
-// is s. The documents must not have changed since [Compile].
+// At returns the set that results from compiling the same documents for the given time, with the same stops. If
+// everything is enforced, At returns s. The documents must not have changed since [Compile].
 func (s *Set) At(now time.Time) (*Set, error) {
 	if s.enforced == nil {
 		return s, nil
@@ -204,7 +200,7 @@ func (s *Set) At(now time.Time) (*Set, error) {
 	return next.WithStops(s.stops), nil
 }
 
-// withoutObservation returns the set in which everything is enforced.
+// withoutObservation returns the set that results if everything is enforced.
 func (s *Set) withoutObservation() *Set {
 	if s.enforced == nil {
 		return s
@@ -212,9 +208,8 @@ func (s *Set) withoutObservation() *Set {
 	return s.enforced
 }
 
-// observesServer reports whether a server is in observe mode, either because of the configuration, or because every
-// document that applies to the server is in observe mode. If no document applies to a server, only the configuration
-// can put it in observe mode.
+// observesServer reports whether a server is in observe mode. This is the case because of the configuration, or because
+// all documents that apply to the server are in observe mode and there is at least one.
 func (o *observation) observesServer(server string) bool {
 	if o.observesAll || o.observedServers[server] {
 		return true
@@ -223,21 +218,22 @@ func (o *observation) observesServer(server string) bool {
 	return slices.ContainsFunc(o.observedHomes, applies) && !slices.ContainsFunc(o.enforcedHomes, applies)
 }
 
-// opens reports whether a call that rules and defaults refuse or hold for approval is allowed because the server is in
-// observe mode. It returns false for calls to the model tool that need a rule of their own, because these calls cost
-// money.
+// opens reports whether the server of a call is in observe mode, so that a call is allowed that rules or defaults would
+// refuse or hold for approval. If [Call.needsModelRule] is true for the call, opens returns false, because such a call
+// costs money.
 func (s *Set) opens(call *Call) bool {
 	return s.enforced != nil && !call.needsModelRule() && s.observesServer(call.Server)
 }
 
-// openableCodes contains the codes of refusals by rules and defaults. A decision with any other code stays the same
-// even if the server is in observe mode. The code ToolUnknown is also used if the tool or the server does not exist. In
-// this case, [Decision.open] does not allow the call.
+// openableCodes contains the codes of refusals by rules and defaults. Observe mode does not change decisions with other
+// codes. ToolUnknown can also mean that the tool or the server does not exist, but in this case [Decision.open] refuses
+// the call nevertheless.
 var openableCodes = []Code{DeniedByRule, DeniedByDefault, MethodDenied, ToolUnknown, TypeError, ScopeMissing, ApprovalRequired}
 
-// open returns the decision on a call to a server in observe mode. It allows calls that rules and defaults refuse or
-// hold for approval. It removes the rules' limits, timeouts and redactions, and does not record arguments. It refuses
-// calls that the catalog does not accept, and calls that were refused before any rule was evaluated.
+// open returns what becomes of a decision because the server is in observe mode. Calls that rules and defaults refuse
+// or hold for approval are allowed. The limits, timeouts and redactions of rules do not apply, and arguments are not
+// recorded. Calls that the catalog does not permit, or that were refused before rules were evaluated, are still
+// refused.
 func (d Decision) open(call *Call) Decision {
 	if refusal(call) != "" || d.Effect != Allow && !slices.Contains(openableCodes, d.Code) {
 		return d
@@ -252,8 +248,8 @@ func (d Decision) open(call *Call) Decision {
 	return d
 }
 
-// decideObserved makes the decision on a call. If a part of the policy is in observe mode, and the decision would be
-// different if everything were enforced, the result also contains the decision that would then be made.
+// decideObserved makes the decision on a call. If the decision would be different if everything were enforced, the
+// result also contains that decision.
 func (s *Set) decideObserved(call *Call) (Decision, verdict) {
 	d, v := s.decide(call)
 	if s.enforced == nil {
@@ -267,9 +263,8 @@ func (s *Set) decideObserved(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// observationOf returns the observation for the decision d. The parameter would is the decision that would be made if
-// everything were enforced. The observation is nil if both decisions have the same result. If both allow the call, only
-// additional limits count as a difference.
+// observationOf compares a decision with the decision that would be made if everything were enforced. It returns nil if
+// both have the same result. If both allow the call, only additional limits count as a difference.
 func observationOf(d, would *Decision) *Observation {
 	o := &Observation{Effect: would.Effect, Code: would.Code, Message: would.Message, Rule: would.Rule}
 	if d.Effect != Allow || would.Effect != Allow {
@@ -289,8 +284,8 @@ func observationOf(d, would *Decision) *Observation {
 	return o
 }
 
-// observedRules returns the rules that are in observe mode, whether or not they match the call. These are all rules if
-// [Set.opens] is true for the call. observedRules finds these rules in the set in which everything is enforced.
+// observedRules returns all rules in observe mode, whether or not they match the call. If [Set.opens] is true for the
+// call, these are all rules.
 func (s *Set) observedRules(call *Call) map[RuleRef]bool {
 	out := make(map[RuleRef]bool)
 	if s.enforced == nil {
@@ -308,7 +303,7 @@ func (s *Set) observedRules(call *Call) map[RuleRef]bool {
 	return out
 }
 
-// whyObserved explains a decision, and the decision that would be made if everything were enforced.
+// whyObserved explains a decision, and also the decision that would be made if everything were enforced.
 func (s *Set) whyObserved(d Decision, v verdict, call *Call) string {
 	text := s.why(d, v, call)
 	code, _ := call.Facts.Status.refusal(call.Server)

@@ -6,10 +6,11 @@ import (
 	"slices"
 )
 
-// MayOpen returns the rules and defaults whose addition, removal or change may make calls less restricted: calls that
-// were refused may be permitted, or calls that needed approval may be allowed. If the result is empty, no call becomes
-// less restricted. The rule name of a default is "default". Changes to names and reasons do not count. Changes to
-// limits and approval terms count only if the limits or terms can refuse calls.
+// MayOpen compares two versions of documents. It returns the rules and defaults whose addition, removal or change may
+// make calls less restricted, so that calls that were refused are permitted, or calls that needed approval are allowed.
+// If the result is empty, no call becomes less restricted. For a default, the name of the rule is "default". Changes of
+// names and reasons do not count. Changes of limits and approval terms count only if the limits or terms can refuse
+// calls.
 func MayOpen(before, after []Document) (out []RuleRef) {
 	k := keeper{
 		observes:  slices.ContainsFunc(after, func(d Document) bool { return !d.ObserveUntil.IsZero() }),
@@ -29,15 +30,15 @@ func MayOpen(before, after []Document) (out []RuleRef) {
 	return slices.Compact(out)
 }
 
-// A keeper compares rules before and after a change to documents, and finds those that stay the same.
+// A keeper finds out which rules stay the same when documents change.
 type keeper struct {
-	// observes is true if a document may be in observe mode after the change. A server is in observe mode if every
-	// document that applies to it is in observe mode. Any enforced document may therefore be the reason that calls to
-	// the server are restricted.
+	// observes is true if a document may be in observe mode after the change. Because a server is in observe mode if
+	// all documents that apply to it are, every enforced document may then be the reason why calls to a server are
+	// restricted.
 	observes bool
-	// approvers is true if, before the change, calls may have been refused because lists of approvers have no group in
-	// common, and acr is true if this may have been because lists of acr values have no value in common. The field
-	// limits is true if, before the change, calls may have been refused because too many limits apply.
+	// These fields are true if calls may have been refused before the change for certain reasons. For approvers, the
+	// reason is that lists of approvers have no group in common. For acr, it is that lists of acr values have no value
+	// in common. For limits, it is that too many limits apply to a call.
 	approvers, acr, limits bool
 }
 
@@ -45,8 +46,8 @@ func approversOf(r *Rule) []string { return r.Approvers }
 
 func acrOf(r *Rule) []string { return r.ApproveWith.ACR }
 
-// listsMayConflict reports whether the lists that the rules of the documents have, such as the lists of approvers, have
-// nothing in common.
+// listsMayConflict reports whether certain lists of the rules in the documents, such as the lists of approvers, have no
+// element in common.
 func listsMayConflict(documents []Document, of func(*Rule) []string) bool {
 	var common []string
 	found := false
@@ -77,14 +78,15 @@ func mayExceedLimits(documents []Document) bool {
 	return limits*(MaxChain+1) > MaxLimits
 }
 
-// A changedRule is a rule or a default. The field permits reports whether it allows calls or requires approval for
-// them. The field restricts reports whether it refuses calls or requires approval for them.
+// A changedRule is a rule or a default.
 type changedRule struct {
-	ref                RuleRef
+	ref RuleRef
+	// permits is true if it allows calls or requires approval for them, and restricts is true if it refuses calls or
+	// requires approval for them.
 	permits, restricts bool
 }
 
-// changedRules returns the rules and defaults in documents that are not in base.
+// changedRules returns those rules and defaults in documents that base does not contain.
 func (k keeper) changedRules(base, documents []Document) (out []changedRule) {
 	known := make(map[string]bool)
 	for i := range base {
@@ -102,7 +104,8 @@ func (k keeper) changedRules(base, documents []Document) (out []changedRule) {
 	return out
 }
 
-// keysOf returns the rules and the default of a document by key. Rules with the same effect have the same key.
+// keysOf returns the rules and the default of a document. If two rules have the same effect, their keys in the map are
+// the same.
 func (k keeper) keysOf(d *Document) map[string]changedRule {
 	out := make(map[string]changedRule)
 	key := func(parts ...any) string {
@@ -127,8 +130,8 @@ func (k keeper) keysOf(d *Document) map[string]changedRule {
 	return out
 }
 
-// terms returns the groups of approvers, the acr values and the dimensions of limits in a rule, if they may be a reason
-// for refusing calls.
+// terms returns those approver groups, acr values and limit dimensions of a rule that may be a reason for refusing
+// calls.
 func (k keeper) terms(r *Rule) (out []any) {
 	if k.approvers {
 		out = append(out, r.Approvers)

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// maxOverlapChecks is the maximum number of pairs of rules that [CheckOverlaps] compares.
+// maxOverlapChecks limits how many pairs of rules [CheckOverlaps] compares.
 const maxOverlapChecks = 2_000_000
 
 // An OverlapWarning is a warning about a rule in one of several documents.
@@ -16,10 +16,10 @@ type OverlapWarning struct {
 	Document int
 }
 
-// CheckOverlaps returns warnings about rules that have no effect because of another rule. It also returns a warning for
-// each `otherwise` that denies what rules in other documents allow. The documents must have no errors. Rules and
-// documents that are in observe mode until some time, even in the past, are not checked. If there are very many rules,
-// CheckOverlaps does not check all of them.
+// CheckOverlaps returns warnings about rules that have no effect because of a different rule. It also returns a warning
+// for each `otherwise` that denies calls that rules in other documents allow. The documents must have no errors. Rules
+// and documents with observe mode are not checked, even if the time of observe mode has passed. If there are very many
+// rules, CheckOverlaps checks only some of them.
 func CheckOverlaps(documents []Document) []OverlapWarning {
 	c := newOverlapChecker(documents)
 	var out []OverlapWarning
@@ -36,19 +36,19 @@ func CheckOverlaps(documents []Document) []OverlapWarning {
 	return out
 }
 
-// An overlapRule is a rule together with its position in the documents.
+// An overlapRule is a rule and its position in the documents.
 type overlapRule struct {
 	*rule
 
 	document, index int
 }
 
-// overlapChecker compares the rules in several documents with each other.
+// overlapChecker compares the rules in documents with each other.
 type overlapChecker struct {
 	rules []overlapRule
-	// deciding contains the rules that have no condition and refuse calls or require approval for calls.
+	// deciding contains the rules without a condition that refuse calls or require approval for them.
 	deciding []overlapRule
-	// allowing contains the rules that can allow calls or require approval for calls.
+	// allowing contains the rules that can allow calls or require approval for them.
 	allowing []overlapRule
 	left     int
 }
@@ -78,10 +78,10 @@ func newOverlapChecker(documents []Document) *overlapChecker {
 	return c
 }
 
-// shadowed returns a warning if another rule matches every call that the rule r matches and has a stricter action, so
-// that r has no effect.
+// shadowed returns a warning if r has no effect, because a rule with a stricter action matches all calls that r
+// matches.
 func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
-	if r.Otherwise { // the first half of the rule has the same match
+	if r.Otherwise { // this was checked for the rule before, which matches the same calls
 		return ParseError{}, false
 	}
 	at := slices.IndexFunc(c.deciding, func(o overlapRule) bool {
@@ -99,8 +99,7 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// covers reports whether r matches every call that o matches. If the result is false, r may nevertheless match all of
-// these calls.
+// covers reports whether r matches every call that o matches. It may return false although r matches all these calls.
 func (r *rule) covers(o *rule) bool {
 	if r.Match.hasNames() || o.Match.hasNames() || o.matchesTools && !r.matchesTools || o.matchesMethods && !r.matchesMethods {
 		return false
@@ -111,8 +110,7 @@ func (r *rule) covers(o *rule) bool {
 		r.coversProperties(&o.Match)
 }
 
-// coversProperties reports whether every tool with the properties that m requires also has the properties that r
-// requires.
+// coversProperties reports whether every tool with the properties that m requires has the properties that r requires.
 func (r *rule) coversProperties(m *Match) bool {
 	for _, pair := range [][2][]string{{r.Match.Category, m.Category}, {r.Match.Risk, m.Risk}, {r.Match.Tags, m.Tags}} {
 		other := func(value string) bool { return !slices.Contains(pair[0], value) }
@@ -128,8 +126,8 @@ func (r *rule) coversProperties(m *Match) bool {
 	return true
 }
 
-// defeating returns a warning if a rule with Otherwise denies calls that rules in other documents allow by the name of
-// the tool.
+// defeating returns a warning if r is a rule with Otherwise and denies calls that rules in other documents allow. It
+// considers only rules that name the tool.
 func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 	if !r.Otherwise || r.Action < ActionDeny {
 		return ParseError{}, false
@@ -151,12 +149,12 @@ func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// namesTools reports whether a rule names certain tools, rather than all tools.
+// namesTools reports whether a rule limits the tools that it matches by their names.
 func (r *rule) namesTools() bool {
 	return len(r.tools) > 0 && !slices.ContainsFunc(r.tools, func(g glob) bool { return g.isPrefix() && g.prefix == "" })
 }
 
-// meets reports whether r and o could match the same call.
+// meets reports whether there may be a tool call that both r and o match.
 func (r *rule) meets(o *rule) bool {
 	if !r.matchesTools || !o.matchesTools {
 		return false

@@ -10,23 +10,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// A ParseError is a problem in a document.
+// A ParseError is a problem in a document. It is an error or a warning.
 type ParseError struct {
-	// Rule is the index in Rules of the rule that has the problem, or -1 if the problem concerns the document itself.
+	// Rule is the index of the rule that has the problem in Document.Rules. It is -1 if the problem concerns the
+	// document itself.
 	Rule int
-	// Field is the path of the field that has the problem, for example `match.tool[0]`. It is empty if the problem
+	// Field is the path of the key that has the problem, for example `match.tool[0]`. It is empty if the problem
 	// concerns the rule or the document as a whole.
 	Field string
 	// Message describes the problem.
 	Message string
 	// Suggestion says how to fix the problem. It may be empty.
 	Suggestion string
-	// Warning is true if the document loads despite the problem.
+	// Warning is true if the document can be used despite the problem.
 	Warning bool
 }
 
-// Check returns all problems in the document, in the order of its rules. If all of them are warnings, the document
-// compiles.
+// Check returns all problems in the document, in the order of its rules. If there are only warnings, the document can
+// be compiled.
 func (d *Document) Check() []ParseError {
 	c := &checker{rule: -1}
 	if d.Name == "" {
@@ -55,10 +56,11 @@ func (d *Document) Check() []ParseError {
 	return c.problems
 }
 
-// correctSpelling checks prefix, the text of a method pattern before the first wildcard. If prefix differs from a
-// method of the protocol only in case, correctSpelling returns the protocol's spelling of the method. If only the part
-// up to the last slash differs in this way, it returns the correct spelling of that part. Otherwise it returns "". The
-// gateway refuses requests whose method has the wrong case, so a pattern in the wrong case never matches.
+// correctSpelling checks the case of a method in a pattern. The given text is the part of the pattern before the first
+// wildcard. If the text differs from a method of the protocol only in case, correctSpelling returns the correct
+// spelling of the method. If only the part up to the last slash differs like this, it returns the correct spelling of
+// this part. Otherwise it returns "". This check is useful because the gateway refuses requests in which the case of
+// the method is wrong, so that a pattern in the wrong case never matches.
 func correctSpelling(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))
@@ -75,8 +77,8 @@ func correctSpelling(prefix string) string {
 	return ""
 }
 
-// warnOpenMethods warns about a rule that refuses all tools, but no other methods, to some callers. It warns only if
-// another rule in the document allows other methods, and no rule refuses all methods to the same callers.
+// warnOpenMethods warns about a rule that refuses all tools to some callers, but does not refuse other methods. It
+// warns only if a rule of the document allows other methods, and no rule refuses all methods to the same callers.
 func (c *checker) warnOpenMethods(d *Document) {
 	if !slices.ContainsFunc(d.Rules, func(r Rule) bool {
 		_, methods := r.Match.scope()
@@ -100,13 +102,13 @@ func (c *checker) warnOpenMethods(d *Document) {
 	}
 }
 
-// refusesAll reports whether a rule refuses all tools to the callers that it matches.
+// refusesAll reports whether a rule refuses all tools, limited only by the servers and the callers that it matches.
 func (r *Rule) refusesAll() bool {
 	every := r.When == "" && (len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.isPrefix() && g.prefix == "" }))
 	return r.Tool == "" && every && !r.Match.hasProperties() && !r.Match.hasNames() && (r.Action == ActionDeny || r.Action == ActionHide)
 }
 
-// sameButMethod reports whether two rules match the same servers and callers, regardless of their methods.
+// sameButMethod reports whether two rules match the same servers and callers, whatever methods they match.
 func (r *Rule) sameButMethod(o *Rule) bool {
 	return slices.Equal(r.Match.Server, o.Match.Server) && slices.Equal(r.Match.Agent, o.Match.Agent) && slices.Equal(r.Match.Principal, o.Match.Principal) &&
 		slices.Equal(r.Match.Groups, o.Match.Groups) && slices.Equal(r.Match.Tenant, o.Match.Tenant)
@@ -124,12 +126,12 @@ func (r *Rule) label() string {
 	return label
 }
 
-// otherwiseSuffix is the end of the names of rules with Otherwise.
+// otherwiseSuffix is the end of the name of a rule with Otherwise.
 const otherwiseSuffix = ".otherwise"
 
 // A checker collects the problems in one document.
 type checker struct {
-	rule     int // the index of the rule that is checked, or -1
+	rule     int // index of the rule that is being checked, or -1
 	problems []ParseError
 }
 
@@ -175,7 +177,7 @@ func (c *checker) checkRule(r *Rule) {
 	}
 }
 
-// addToolName reports that a tool's name is invalid.
+// addToolName adds the problem that a tool name is not valid.
 func (c *checker) addToolName(name string) {
 	if strings.ContainsAny(name, `*?\`) {
 		c.add("", "a name under tools is not a pattern", "use rules, with match: {tool: …}")
@@ -208,7 +210,7 @@ func (c *checker) checkMatch(m *Match) {
 		}
 	}
 	tools, methods := m.scope()
-	both := m.hasNames() && (len(m.Prompt) > 0 && len(m.URI) > 0 || len(m.Tool) > 0 || m.hasProperties()) // reported by checkNames
+	both := m.hasNames() && (len(m.Prompt) > 0 && len(m.URI) > 0 || len(m.Tool) > 0 || m.hasProperties()) // checkNames adds a problem for this
 	switch {
 	case tools || methods || both:
 	case m.hasNames():
@@ -220,7 +222,7 @@ func (c *checker) checkMatch(m *Match) {
 		field := fmt.Sprintf("match.method[%d]", i)
 		g, message, _ := compileGlob(pattern)
 		switch known := correctSpelling(g.prefix); {
-		case message != "": // reported by checkPattern
+		case message != "": // checkPattern has added this problem
 		case known != "":
 			c.add(field, "is not how a method is spelled", "write "+known)
 		case g.exact && slices.Contains(mcpmethod.WithoutRule(), g.prefix):
@@ -252,8 +254,8 @@ func (c *checker) checkReason(reason string) {
 	}
 }
 
-// unprintable reports whether a character is forbidden in a reason because it could hide a part of the text from a
-// reader. Line breaks are allowed.
+// unprintable reports whether a character is forbidden in a reason, because it could hide a part of the text. Line
+// breaks are allowed.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 func (c *checker) checkLimits(limits []RateLimit) {

@@ -8,31 +8,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// ApprovalTerms says who must approve a call, within what time, and what an approval covers.
+// ApprovalTerms says who must approve a call, how long they have for it, and what an approval covers.
 type ApprovalTerms struct {
-	// Approvers contains the sorted groups whose members may approve. If it is empty, any approver may approve.
+	// Approvers lists the groups whose members may approve, sorted. If it is empty, any approver may approve.
 	Approvers []string
-	// Quorum is how many distinct people must approve. It is at least 1.
+	// Quorum is how many different people must approve. It is at least 1.
 	Quorum int
-	// DecideWithin is how long approvers have to approve or deny. ExecuteWithin is how long after the approval the call
-	// may be made. Zero means the configured time.
+	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after the approval the call may be
+	// made. Zero means the configured time.
 	DecideWithin, ExecuteWithin time.Duration
 	// SelfConfirm allows the person who uses the agent to confirm the call. If it is true, Quorum is 1, and Approvers
 	// and Grant are empty.
 	SelfConfirm bool
 	// Grant allows the approval to cover several calls. If it is zero, the approval covers only this call. Grant.Where
-	// is always empty, because [ApprovalTerms.Where] contains the conditions.
+	// is always empty, because the conditions are in [ApprovalTerms.Where].
 	Grant Grant
-	// Where lists the conditions of the grants of all rules that require approval. The conditions are sorted and
-	// distinct, and each is true for the call. Where is empty if Grant is zero or covers all calls of the tool.
+	// Where contains the conditions of the grants of all rules that require approval, sorted and without duplicates.
+	// All of them are true for the call. Where is empty if Grant is zero or covers all calls of the tool.
 	Where []string
 	// ApproveWith says how the people who approve must have authenticated. Its values of acr are sorted. If it is not
 	// zero, SelfConfirm is false.
 	ApproveWith StepUp
 }
 
-// Scope returns the SHA-256 digest of the grant's conditions in hexadecimal. It returns "" if the grant covers all
-// calls of the tool.
+// Scope returns the SHA-256 digest of the grant's conditions in hexadecimal, or "" if the grant covers all calls of the
+// tool.
 func (t *ApprovalTerms) Scope() string {
 	if len(t.Where) == 0 {
 		return ""
@@ -41,15 +41,14 @@ func (t *ApprovalTerms) Scope() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Times contains the time limits of approvals for rules that set no time limits. Both fields are positive.
+// Times contains the durations of approvals that apply if a rule sets none. Both are positive.
 type Times struct {
-	// Decide is how long approvers have to approve or deny. Execute is how long after the approval the call may be
-	// made.
+	// Decide is how long approvers have to decide. Execute is how long after the approval the call may be made.
 	Decide, Execute time.Duration
 }
 
-// poolTerms sets v.terms to terms that satisfy every rule that requires approval. The package comment describes how the
-// terms are combined.
+// poolTerms sets v.terms to approval terms that satisfy all rules that require approval. The package comment describes
+// how the terms are combined.
 func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	var asking []*rule
 	for _, r := range rules {
@@ -69,14 +68,14 @@ func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	v.poolStepUp(asking)
 }
 
-// poolApprovers sets the approvers to the groups that are in the lists of all rules. If the lists have no group in
-// common, it sets v.conflict.
+// poolApprovers sets the approvers to the groups that are in every list of approvers. If there is no such group, it
+// sets v.conflict.
 func (v *verdict) poolApprovers(asking []*rule) {
 	v.terms.Approvers = v.common(asking, "lists of approvers have no group", func(r *rule) []string { return r.Approvers })
 }
 
-// poolStepUp sets the shortest age, and the values of acr that are in the lists of all rules. If the lists have no
-// value in common, it sets v.conflict.
+// poolStepUp sets the shortest maximum age, and the acr values that are in every list of acr values. If there is no
+// such value, it sets v.conflict.
 func (v *verdict) poolStepUp(asking []*rule) {
 	for _, r := range asking {
 		if age := r.ApproveWith.MaxAge; age > 0 && (v.terms.ApproveWith.MaxAge == 0 || age < v.terms.ApproveWith.MaxAge) {
@@ -86,10 +85,10 @@ func (v *verdict) poolStepUp(asking []*rule) {
 	v.terms.ApproveWith.ACR = v.common(asking, "lists approve_with.acr have no value", func(r *rule) []string { return r.ApproveWith.ACR })
 }
 
-// common returns the texts that are in the lists of all rules that have a list. If the lists have no text in common, it
-// sets v.conflict. The parameter nothing describes such a conflict.
+// common returns the texts that are in every list that the rules have, where rules without a list do not count. If
+// there is no such text, it sets v.conflict, and nothing becomes the text of this conflict.
 func (v *verdict) common(asking []*rule, nothing string, of func(*rule) []string) (out []string) {
-	var listed *rule // the first rule that has a list
+	var listed *rule // first rule with a list
 	for _, r := range asking {
 		list := of(r)
 		if len(list) == 0 {
@@ -110,8 +109,8 @@ func (v *verdict) common(asking []*rule, nothing string, of func(*rule) []string
 	return out
 }
 
-// shortest returns the shortest time that the rules set. For a rule that sets no time, the configured time counts. If
-// no rule sets a time, the result is zero.
+// shortest returns the shortest duration that the rules set, where the configured duration counts for rules that set
+// none. If all rules set none, it returns zero, which means the configured duration.
 func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Duration) time.Duration {
 	var best time.Duration
 	unset := false
@@ -129,8 +128,8 @@ func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Durat
 	return best
 }
 
-// idempotent reports whether all rules with an action that apply to a call declare the call idempotent. A default never
-// declares a call idempotent, so at least one rule with an action must apply to each principal.
+// idempotent reports whether all rules with an action that apply to a call have Idempotent set. At least one of them
+// must apply to each principal, because a default never makes a call idempotent.
 func idempotent(rules []*rule, call *Call) bool {
 	for i := range call.Subject.size() {
 		declared := false

@@ -222,14 +222,21 @@ func drawPrincipal(t *rapid.T) engine.Principal {
 // someScopes contains the scopes that rules need.
 var someScopes = []string{"s1", "s2"}
 
-// drawScopes removes scopes from some of the principals of a call.
+// drawScopes removes scopes from some of the principals of a call, and draws which of them come from a JWT. Principals
+// next to each other can come from the same JWT.
 func drawScopes(t *rapid.T, call *engine.Call) {
 	draw := func(p *engine.Principal) {
 		p.Scopes = rapid.SampledFrom([][]string{someScopes, someScopes, someScopes[:1], nil}).Draw(t, "scopes")
+		p.Issuer = rapid.SampledFrom([]string{"", "corp"}).Draw(t, "issuer")
 	}
 	draw(&call.Subject.Caller)
+	before := &call.Subject.Caller
 	for i := range call.Subject.Chain {
-		draw(&call.Subject.Chain[i])
+		p := &call.Subject.Chain[i]
+		if draw(p); rapid.Bool().Draw(t, "the same token") {
+			p.Issuer, p.Scopes = before.Issuer, before.Scopes
+		}
+		before = p
 	}
 }
 

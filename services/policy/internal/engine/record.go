@@ -1,7 +1,7 @@
 package engine
 
-// recordedBy reports whether a rule that applies to a principal of the call records the call's arguments. All given
-// rules must match the call.
+// recordedBy reports whether a rule requires that the call's arguments are recorded. The rule must apply to a principal
+// of the call. All given rules must match the call.
 func (c *Call) recordedBy(rules []*rule) bool {
 	for _, r := range rules {
 		if r.Record && c.limitsAny(r) {
@@ -11,7 +11,8 @@ func (c *Call) recordedBy(rules []*rule) bool {
 	return false
 }
 
-// checkRecord reports a rule that records arguments although it refuses all calls or does not match tools/call.
+// checkRecord adds an error for a rule that records arguments although it refuses all calls or does not match
+// tools/call.
 func (c *checker) checkRecord(r *Rule) {
 	if !r.Record {
 		return

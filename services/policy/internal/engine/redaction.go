@@ -11,18 +11,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/valuepath"
 )
 
-// A Redaction replaces values in results or arguments before they reach the receiver. It has either a Path or a
-// Detector.
+// A Redaction replaces values in results or arguments before the client or the server receives them. It has either a
+// Path or a Detector.
 type Redaction struct {
 	// Target says whether values in results or in arguments are replaced.
 	Target RedactionTarget
-	// Path selects values; see package valuepath.
+	// Path selects values as package valuepath describes.
 	Path string
-	// Detector is the name of a detector; see package detect.
+	// Detector is the name of a detector of package detect.
 	Detector string
 }
 
-// String returns a description, for example "results: email" or "arguments: /user/email".
+// String describes the redaction, for example "results: email" or "arguments: /user/email".
 func (r Redaction) String() string { return r.Target.String() + ": " + cmp.Or(r.Path, r.Detector) }
 
 // RedactionTarget says whether a redaction replaces values in results or in arguments.
@@ -30,26 +30,25 @@ type RedactionTarget uint8
 
 // The targets.
 const (
-	// RedactResults replaces values in what the server sends. The client receives the result of the replacement.
+	// RedactResults replaces values in the messages from the server, before the client receives them.
 	RedactResults RedactionTarget = iota
-	// RedactArguments replaces values in the arguments. Approvers and the server receive the result of the replacement.
+	// RedactArguments replaces values in the arguments, before approvers see them and the server receives them.
 	RedactArguments
 )
 
-// String returns the target as it is written in documents.
+// String returns the name of the target in documents.
 func (t RedactionTarget) String() string {
 	return nameOf([]string{"results", "arguments"}, int(t), "RedactionTarget")
 }
 
-// A RuleRedaction is a redaction that applies to a call, together with the first rule that specifies it.
+// A RuleRedaction is a redaction that applies to a call, and the first rule that specifies it.
 type RuleRedaction struct {
-	// Rule is the rule that specifies the redaction.
 	Rule RuleRef
 	Redaction
 }
 
-// redactions returns the distinct redactions of the rules that apply to a principal of the call. All given rules must
-// match the call.
+// redactions returns the redactions of the rules that apply to a principal of the call, without duplicates. All given
+// rules must match the call.
 func (c *Call) redactions(rules []*rule) (out []RuleRedaction) {
 	for _, r := range rules {
 		if len(r.Redactions) == 0 || !c.limitsAny(r) {
@@ -64,8 +63,8 @@ func (c *Call) redactions(rules []*rule) (out []RuleRedaction) {
 	return out
 }
 
-// limitsAny reports whether the limits, the timeout and the redactions of a rule apply to at least one principal of the
-// call.
+// limitsAny reports whether a rule's limits apply to a principal of the call. Its timeout and redactions, for example,
+// apply in the same cases.
 func (c *Call) limitsAny(r *rule) bool {
 	for i := range c.Subject.size() {
 		if c.limits(r, i) {
@@ -83,7 +82,7 @@ func redactionTexts(list []Redaction) []string {
 	return out
 }
 
-// alikeRedactions reports whether two decisions replace the same values.
+// alikeRedactions reports whether two decisions have the same redactions.
 func alikeRedactions(a, b *Decision) bool {
 	texts := func(d *Decision) []string {
 		var out []string

@@ -8,39 +8,38 @@ import (
 )
 
 const (
-	// maxReplayed is the maximum number of conditions with unknown results for which [Set.Replay] tries all possible
-	// results.
+	// maxReplayed limits for how many conditions with unknown results [Set.Replay] tries all possible results.
 	maxReplayed = 4
-	// maxReplayRules is the maximum number of rules that Replay returns.
+	// maxReplayRules limits how many rules Replay returns.
 	maxReplayRules = 20
 )
 
-// Unknown is a set of values of a recorded call that are not known.
+// Unknown is a set of kinds of values that are not known about a recorded call.
 type Unknown uint8
 
-// These are the values that may be unknown.
+// These are the kinds of values that may be unknown.
 const (
 	// UnknownArguments are the arguments of the call.
 	UnknownArguments Unknown = 1 << iota
-	// UnknownGroups are the groups and the scopes of the caller and of the principals in its delegation chain.
+	// UnknownGroups are the groups and the scopes of the caller and the principals in its delegation chain.
 	UnknownGroups
-	// UnknownClass is everything that Facts contains about the tool, except for the status.
+	// UnknownClass is everything in Facts except for Status.
 	UnknownClass
-	// UnknownName is the name of a prompt or the URI of a resource, and the kind of a completion request.
+	// UnknownName is the name of a prompt or the URI of a resource, and the field Ref of a completion request.
 	UnknownName
 )
 
 // A Replay is the result of [Set.Replay].
 type Replay struct {
-	// Decision is one of the decisions that the call can get. If Needs is zero, all decisions that the call can get
-	// have the same effect as Decision. This is also true for the effects that would apply if everything were enforced.
+	// Decision is one of the decisions that are possible for the call. If Needs is zero, all possible decisions have
+	// the same effect, and they would also have the same effect if everything were enforced.
 	Decision Decision
-	// Needs contains the unknown values that the effect depends on.
+	// Needs contains the kinds of unknown values on which the effect depends.
 	Needs Unknown
-	// Rules contains at most [maxReplayRules] rules that read these unknown values. It is empty if Needs is zero.
+	// Rules contains at most [maxReplayRules] rules that read these values. It is empty if Needs is zero.
 	Rules []RuleRef
-	// MostPermissive is the most permissive effect that the call can get, including effects that would apply if
-	// everything were enforced.
+	// MostPermissive is the most permissive effect that is possible for the call. It takes into account both what is
+	// enforced and what would be if everything were enforced.
 	MostPermissive Effect
 }
 
@@ -52,15 +51,15 @@ func (d *Decision) Enforced() Effect {
 	return d.Effect
 }
 
-// Replay makes a decision on a recorded call. unknown lists the values that are not known. Replay ignores these values
-// in call. The time is known unless it is zero.
+// Replay makes a decision on a recorded call of which some values are unknown. It ignores these values in the call. The
+// time is known unless it is zero.
 //
-// If the arguments are unknown, the decision is known if it is the same for all arguments. Each condition that reads
-// arguments may be true, false or failed. If the other values determine its result, it has this result or fails.
-// Different conditions are assumed to be independent of each other, and if too many conditions are involved, the
-// decision is not known. Replay may therefore report that a decision is not known although it has the same effect for
-// all arguments, but not the reverse. Rules that read other unknown values make the decision unknown if they may match
-// the call.
+// If the arguments are unknown, Replay considers all possible results of the conditions that read them, and returns a
+// decision without Needs only if its effect is always the same. A condition that reads arguments may be true, false or
+// failed. If the other values determine its result, it has this result or fails. Because Replay assumes that different
+// conditions are independent of each other, and because it tries only some results if there are too many conditions, it
+// may report that the effect depends on the arguments although it does not. The reverse never happens. If other values
+// are unknown, the effect depends on them if a rule that may match the call reads them.
 func (s *Set) Replay(call Call, unknown Unknown) Replay {
 	if refusal(&call) != "" {
 		return Replay{Decision: s.Decide(call)}
@@ -79,8 +78,8 @@ func (s *Set) Replay(call Call, unknown Unknown) Replay {
 	return out
 }
 
-// replay makes a decision on a call. If anyArguments is true, the arguments are unknown. All other values are known.
-// Whether or not the arguments are known, it is unknown whether they satisfy the tool's schema.
+// replay makes a decision on a call of which all values are known, except for the arguments if anyArguments is true. In
+// either case, it is unknown whether the arguments satisfy the tool's schema.
 func (s *Set) replay(of Call, anyArguments bool) Replay {
 	var out Replay
 	call := &of
@@ -126,14 +125,14 @@ func (s *Set) replay(of Call, anyArguments bool) Replay {
 
 func sameEffect(a, b *Decision) bool { return a.Effect == b.Effect && a.Enforced() == b.Enforced() }
 
-// allowUpTo records that the call can get the effect e.
+// allowUpTo raises MostPermissive to the effect e if e is more permissive.
 func (r *Replay) allowUpTo(e Effect) {
 	if rankOf(&Decision{Effect: e}) > rankOf(&Decision{Effect: r.MostPermissive}) {
 		r.MostPermissive = e
 	}
 }
 
-// addVerdict adds the rule that determined the verdict, if the rule's result depends on the arguments.
+// addVerdict adds the rules that a verdict is based on, if their results depend on the arguments.
 func (r *Replay) addVerdict(call *Call, v *verdict) {
 	for _, decided := range []*rule{v.strict, v.scoped, v.failedRule, v.rule} {
 		if decided != nil && (decided == v.strict || call.depends(decided)) {
@@ -142,7 +141,7 @@ func (r *Replay) addVerdict(call *Call, v *verdict) {
 	}
 }
 
-// addOpenRules adds all rules that match a call and whose results depend on the arguments.
+// addOpenRules adds the rules that match a call if their results depend on the arguments.
 func (r *Replay) addOpenRules(s *Set, call *Call) {
 	for _, one := range s.find(nil, call) {
 		if call.depends(one) {
@@ -151,7 +150,7 @@ func (r *Replay) addOpenRules(s *Set, call *Call) {
 	}
 }
 
-// depends reports whether the result of a rule's condition depends on unknown values.
+// depends reports whether the result of a rule's condition depends on the unknown arguments.
 func (c *Call) depends(r *rule) bool {
 	open := func(known evaluated) bool { return known.condition == r.when && known.open }
 	return r.when != nil && slices.ContainsFunc(c.evaluations.results, open)
@@ -163,7 +162,7 @@ func (r *Replay) addRule(ref RuleRef) {
 	}
 }
 
-// addReaders adds the rules that may match a call and read unknown values.
+// addReaders adds the rules that may match a call and that read values of the given unknown kinds.
 func (r *Replay) addReaders(s *Set, call Call, unknown Unknown) {
 	if unknown == 0 {
 		return
@@ -175,7 +174,7 @@ func (r *Replay) addReaders(s *Set, call Call, unknown Unknown) {
 			r.addRule(RuleRef{Document: f.document, Rule: byRiskName})
 		}
 	}
-	rules := s.withoutObservation().find(nil, &call) // contains the rules of s
+	rules := s.withoutObservation().find(nil, &call) // the result includes the rules of s
 	limits := 0
 	for _, one := range rules {
 		limits += 2 * len(one.limits) * call.Subject.size()
@@ -189,7 +188,7 @@ func (r *Replay) addReaders(s *Set, call Call, unknown Unknown) {
 	}
 }
 
-// reads returns the values that the rule reads and that may be unknown, except for the arguments.
+// reads returns the kinds of values that the rule reads, except for the arguments.
 func (r *rule) reads() (out Unknown) {
 	if len(r.groups) > 0 || len(r.NeedsScope) > 0 {
 		out |= UnknownGroups
@@ -203,12 +202,12 @@ func (r *rule) reads() (out Unknown) {
 	if r.when == nil {
 		return out
 	}
-	// A condition can read groups as caller.groups, or as a field of a principal in the chain. The name of such a field
-	// may be the result of an expression, so it can't be searched for. The same is true for scopes.
+	// A condition can read groups as caller.groups, or as a field of a principal in the chain. The name of this field
+	// may be the result of an expression, so it is not enough to search for the name. The same is true for scopes.
 	if strings.Contains(r.When, "groups") || strings.Contains(r.When, "scopes") || strings.Contains(r.When, "chain") {
 		out |= UnknownGroups
 	}
-	if strings.Contains(r.When, "uri") { // call.uri
+	if strings.Contains(r.When, "uri") { // as in call.uri
 		out |= UnknownName
 	}
 	if r.when.Variables()&condition.VariableTool != 0 {
@@ -217,8 +216,8 @@ func (r *rule) reads() (out Unknown) {
 	return out
 }
 
-// mayMatch reports whether the rule would match the caller or a principal in its delegation chain if this principal had
-// suitable groups.
+// mayMatch reports whether the rule could match the caller or a principal in its delegation chain, whatever their
+// groups are.
 func (r *rule) mayMatch(subject *Subject) bool {
 	for i := range subject.size() {
 		p := subject.at(i)
@@ -229,10 +228,10 @@ func (r *rule) mayMatch(subject *Subject) bool {
 	return false
 }
 
-// ReadsTime reports whether at least one condition in the set reads the time.
+// ReadsTime reports whether a condition in the set reads the time.
 func (s *Set) ReadsTime() bool { return s.reads(condition.VariableNow) }
 
-// ReadsArguments reports whether at least one condition in the set reads the arguments of calls.
+// ReadsArguments reports whether a condition in the set reads the arguments of calls.
 func (s *Set) ReadsArguments() bool { return s.reads(condition.VariableArgs) }
 
 func (s *Set) reads(variable condition.Variables) bool {

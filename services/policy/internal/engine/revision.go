@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// A canonicalForm is the canonical form of a rule or of documents. Digests are computed from canonical forms. Each part
-// is preceded by its length, and lists are sorted.
+// A canonicalForm is an encoding of a rule or of documents from which a digest is computed. The encoding is the same
+// for equal content, because each part is preceded by its length, and lists are sorted.
 type canonicalForm []byte
 
-// These are the versions of the canonical forms. If a version changes, every digest changes.
+// These are the versions of the canonical forms. If a version changes, all digests of this form change.
 const (
 	ruleFormat     = "sluice.rule.v1"
 	revisionFormat = "sluice.revision.v1"
@@ -29,7 +29,7 @@ func (c *canonicalForm) list(list []string) {
 	}
 }
 
-// digestOf returns the SHA-256 digest of a rule's content and of its document's name and servers.
+// digestOf returns the SHA-256 digest of a rule's content, including the name and the server pattern of its document.
 func digestOf(d *Document, r *Rule) [32]byte {
 	var c canonicalForm
 	for _, s := range []string{ruleFormat, d.Name, d.Server, r.label(), r.Action.String(), r.Reason} {
@@ -57,8 +57,8 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	return sha256.Sum256(c)
 }
 
-// properties appends the methods, names and tool properties in m. Each part is appended together with its name, and
-// only if it is set, so that the digests of rules without these parts stay the same.
+// properties appends the methods, names and tool properties in m. Only parts that are set are appended, each with its
+// name, so that the digests of rules without these parts did not change when the parts were added to the language.
 func (c *canonicalForm) properties(m *Match) {
 	for _, key := range []struct {
 		name   string
@@ -71,8 +71,8 @@ func (c *canonicalForm) properties(m *Match) {
 	}
 }
 
-// options appends the parts of a rule that were added to the language later. Each part is appended together with its
-// name, and only if it is set, so that the digests of rules without these parts stay the same.
+// options appends the parts of a rule that were added to the language later. Only parts that are set are appended, each
+// with its name, so that the digests of rules without these parts did not change.
 func (c *canonicalForm) options(r *Rule) {
 	for _, option := range []struct {
 		name  string
@@ -127,7 +127,7 @@ func flag(set bool) int64 {
 	return 0
 }
 
-// revisionOf returns the SHA-256 digest of documents and their rules in hexadecimal. Both slices must be sorted.
+// revisionOf returns the SHA-256 digest of the documents and their rules, in hexadecimal. Both slices must be sorted.
 func revisionOf(documents []Document, rules []*rule) string {
 	var c canonicalForm
 	c.text(revisionFormat)

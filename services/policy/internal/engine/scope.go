@@ -1,28 +1,27 @@
 package engine
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 )
 
-// Bounds of scopes.
+// These constants limit the scopes in rules.
 const (
-	// MaxRuleScopes is the maximum number of scopes that a rule can need. MaxScopeBytes is the maximum length of a scope.
+	// MaxRuleScopes limits how many scopes a rule can require. MaxScopeBytes limits the length of a scope, in bytes.
 	MaxRuleScopes = 16
 	MaxScopeBytes = 128
-	// MaxScopes is the maximum number of different scopes that all rules together can need. MaxScopesBytes is the
-	// maximum total length of these scopes, with one separator each. HTTP headers of the gateway list all scopes.
+	// MaxScopes limits how many different scopes all rules together can require. MaxScopesBytes limits the total length
+	// of these scopes with separators, in bytes, because HTTP headers of the gateway list all of them.
 	MaxScopes      = 64
 	MaxScopesBytes = 4096
 )
 
-// scopeOffline is the scope with which a client requests a refresh token. It says nothing about what the client may do.
+// scopeOffline is the scope with which a client requests a refresh token. It does not permit anything at a server.
 const scopeOffline = "offline_access"
 
-// validScope reports whether text is a scope (RFC 6749, section 3.3) of at most [MaxScopeBytes].
+// validScope reports whether a text is a scope (RFC 6749, section 3.3) of at most [MaxScopeBytes].
 func validScope(text string) bool {
 	if text == "" || len(text) > MaxScopeBytes {
 		return false
@@ -35,7 +34,7 @@ func validScope(text string) bool {
 	return true
 }
 
-// checkScopes checks the scopes that a rule needs.
+// checkScopes checks the scopes that a rule requires.
 func (c *checker) checkScopes(r *Rule) {
 	switch {
 	case len(r.NeedsScope) == 0:
@@ -58,7 +57,7 @@ func (c *checker) checkScopes(r *Rule) {
 	}
 }
 
-// checkAllScopes returns an error if the rules in all documents together need too many scopes.
+// checkAllScopes returns an error if the rules in all documents together require too many scopes.
 func checkAllScopes(documents []Document) error {
 	var all []string
 	for i := range documents {
@@ -76,37 +75,62 @@ func checkAllScopes(documents []Document) error {
 
 var tooManyScopes = fmt.Sprintf("the rules of all documents need more than %d different scopes, or scopes of more than %d bytes in total: let rules share scopes", MaxScopes, MaxScopesBytes)
 
-// missingScope returns the decision that refuses a call because a principal lacks a scope, and a rule that needs this
-// scope. A principal needs the scopes of all rules that apply to the principal. A rule whose condition can't be
-// evaluated also counts. All rules passed in must match the call. If no scope is missing, the rule is nil.
+// missingScope returns the decision that refuses a call because a principal does not have a scope, and a rule that
+// requires this scope. If no scope is missing, the rule is nil. A principal needs the scopes of all rules that apply to
+// it, including rules whose condition can't be evaluated. All given rules must match the call.
 func (c *Call) missingScope(rules []*rule) (Decision, *rule) {
-	for i := range c.Subject.size() {
-		var d Decision
-		var by *rule
+	for first := 0; first < c.Subject.size(); first = c.Subject.tokenEnd(first) {
+		if d, by := c.missingScopeOf(rules, first); by != nil {
+			return d, by
+		}
+	}
+	return Decision{}, nil
+}
+
+// missingScopeOf is like [Call.missingScope], but checks only the principals that come from the same token as the
+// principal with index first. The decision contains the scopes of all of them, so that the caller can request these
+// scopes at once.
+func (c *Call) missingScopeOf(rules []*rule, first int) (d Decision, by *rule) {
+	for i, end := first, c.Subject.tokenEnd(first); i < end; i++ {
 		for _, r := range rules {
 			if len(r.NeedsScope) == 0 || !c.limits(r, i) {
 				continue
 			}
 			d.NeededScopes = append(d.NeededScopes, r.NeedsScope...)
-			if lacks := c.Subject.at(i).lacking(r.NeedsScope); len(lacks) > 0 {
-				d.MissingScopes, by = append(d.MissingScopes, lacks...), cmp.Or(by, r)
+			lacks := c.Subject.at(i).lacking(r.NeedsScope)
+			if d.MissingScopes = append(d.MissingScopes, lacks...); len(lacks) > 0 && by == nil {
+				by, d.ChainIndex = r, i
 			}
 		}
-		if by == nil {
-			continue
-		}
-		d.NeededScopes, d.MissingScopes = distinct(d.NeededScopes), distinct(d.MissingScopes)
-		d.Code, d.Rule, d.RuleDigest, d.ChainIndex = ScopeMissing, by.ref, by.digest, i
-		d.Message = c.scopeText(&d)
-		if by.Reason != "" {
-			d.Message += "; " + by.Reason
-		}
-		return d, by
 	}
-	return Decision{}, nil
+	if by == nil {
+		return Decision{}, nil
+	}
+	d.NeededScopes, d.MissingScopes = distinct(d.NeededScopes), distinct(d.MissingScopes)
+	d.Code, d.Rule, d.RuleDigest = ScopeMissing, by.ref, by.digest
+	d.Message = c.scopeText(&d)
+	if by.Reason != "" {
+		d.Message += "; " + by.Reason
+	}
+	return d, by
 }
 
-// lacking returns the scopes that the principal does not have.
+// tokenEnd returns the index after the last principal that comes from the same token as the principal with index first.
+// A JWT can contain several principals: an actor and its prior actors (RFC 8693, section 4.1). All of them have the
+// issuer, the client and the scopes of the JWT.
+func (s *Subject) tokenEnd(first int) int {
+	p, end := s.at(first), first+1
+	for p.Issuer != "" && end < s.size() {
+		next := s.at(end)
+		if next.Issuer != p.Issuer || next.Client != p.Client || !slices.Equal(next.Scopes, p.Scopes) {
+			break
+		}
+		end++
+	}
+	return end
+}
+
+// lacking returns those of the given scopes that the principal does not have.
 func (p *Principal) lacking(scopes []string) []string {
 	return slices.DeleteFunc(slices.Clone(scopes), func(scope string) bool { return slices.Contains(p.Scopes, scope) })
 }
@@ -122,7 +146,7 @@ func (c *Call) scopeText(d *Decision) string {
 	text := "the call needs the OAuth " + scopeList(d.NeededScopes) + ", and "
 	p := c.Subject.at(d.ChainIndex)
 	switch {
-	case d.ChainIndex > 0:
+	case d.ChainIndex >= c.Subject.tokenEnd(0):
 		return text + fmt.Sprintf("%s, for whom the caller works, did not have the %s: create the agent again with a token that has them", p.Name, scopeList(d.MissingScopes))
 	case p.Issuer == "":
 		return text + "a caller without a JWT of an issuer has no scopes: sign in at an issuer of the mesh, or ask an operator for a rule for such callers"
@@ -140,14 +164,15 @@ func scopeList(scopes []string) string {
 	return "scopes " + strings.Join(scopes[:last], ", ") + " and " + scopes[last]
 }
 
-// checkScope returns an explanation of which scopes the rule needs and which the principal with index i has.
+// checkScope returns the check of the scopes for an explanation. It compares the scopes that the rule requires with
+// those of the principal with index i.
 func (r *rule) checkScope(call *Call, i int) Check {
 	p := call.Subject.at(i)
 	return Check{Name: "needs_scope", Want: strings.Join(r.NeedsScope, ", "), Got: strings.Join(p.Scopes, ", "), Held: len(p.lacking(r.NeedsScope)) == 0}
 }
 
-// NeededScopes returns the scopes that rules need for calls to a server, sorted and without duplicates. Rules that are
-// only recorded (mode: observe) do not count.
+// NeededScopes returns the scopes that rules require for calls to a server, sorted and without duplicates. Rules in
+// observe mode do not count.
 func (s *Set) NeededScopes(server string) (out []string) {
 	if s.enforced != nil && s.observesServer(server) {
 		return nil

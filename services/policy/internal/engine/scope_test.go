@@ -39,6 +39,7 @@ func scopeRules() []engine.Rule {
 		{Name: "large", Match: engine.Match{Tool: []string{"plain"}}, When: "args.n > 10", Action: engine.ActionAllow, NeedsScope: []string{"large"}},
 		{Name: "split", Match: engine.Match{Tool: []string{"split"}}, When: `caller.issuer == ""`, Action: engine.ActionAllow},
 		{Name: "split", Match: engine.Match{Tool: []string{"split"}}, When: `caller.issuer == ""`, Otherwise: true, Action: engine.ActionAllow, NeedsScope: []string{"split"}},
+		{Name: "reads", Match: engine.Match{Tool: []string{"split"}, Principal: []string{"ben"}}, Action: engine.ActionAllow, NeedsScope: []string{"read"}},
 		{Name: "prompts", Match: engine.Match{Method: []string{"prompts/get"}}, Action: engine.ActionAllow, NeedsScope: []string{"prompts"}},
 	}
 }
@@ -70,6 +71,12 @@ func TestScope_MissingScopeIsRefused(t *testing.T) {
 		"callers with an issuer":            {tool: "split", caller: withScopes("ana"), want: "deny scope_missing split.otherwise needs split, lacks split, principal 0"},
 		"an agent of a caller with scopes":  {tool: "write", caller: mesh, chain: []engine.Principal{withScopes("ana", "repo.write")}, want: "deny scope_missing tools.write needs repo.write, lacks repo.write, principal 0"},
 		"an agent's creator lacks a scope":  {tool: "split", caller: mesh, chain: []engine.Principal{withScopes("ana")}, want: "deny scope_missing split.otherwise needs split, lacks split, principal 1"},
+		"a JWT with a prior actor":          {tool: "write", caller: withScopes("ana"), chain: []engine.Principal{withScopes("ben")}, want: "deny scope_missing tools.write needs audit+repo.write, lacks audit+repo.write, principal 0"},
+		"only a prior actor needs more":     {tool: "write", caller: withScopes("ana", "repo.write"), chain: []engine.Principal{withScopes("ben", "repo.write")}, want: "deny scope_missing audit needs audit+repo.write, lacks audit, principal 1"},
+		"a JWT with all scopes":             {tool: "write", caller: withScopes("ana", "audit", "repo.write"), chain: []engine.Principal{withScopes("ben", "audit", "repo.write")}, want: "allow"},
+		"the creator has a prior actor":     {tool: "split", caller: mesh, chain: []engine.Principal{withScopes("ana"), withScopes("ben")}, want: "deny scope_missing split.otherwise needs read+split, lacks read+split, principal 1"},
+		"an agent of an agent":              {tool: "split", caller: mesh, chain: []engine.Principal{mesh, withScopes("ana"), withScopes("ben")}, want: "deny scope_missing split.otherwise needs read+split, lacks read+split, principal 2"},
+		"two agents of the mesh":            {tool: "write", caller: mesh, chain: []engine.Principal{{Tenant: "default", Name: "ben"}}, want: "deny scope_missing tools.write needs repo.write, lacks repo.write, principal 0"},
 	} {
 		call := callOf(tt.tool)
 		call.Params, call.Subject = tt.params, engine.Subject{Caller: tt.caller, Chain: tt.chain}
@@ -93,6 +100,7 @@ func TestScope_MessageSaysWhatToDo(t *testing.T) {
 		engine.Rule{Tool: "t", Action: engine.ActionAllow, NeedsScope: []string{"c", "a", "b"}, Reason: "writes need consent"},
 		engine.Rule{Name: "agents", Match: engine.Match{Principal: []string{"bot"}, Tool: []string{"u"}}, Action: engine.ActionAllow},
 		engine.Rule{Name: "people", Match: engine.Match{Principal: []string{"ana"}, Tool: []string{"u"}}, Action: engine.ActionAllow, NeedsScope: []string{"a"}},
+		engine.Rule{Name: "planners", Match: engine.Match{Principal: []string{"planner"}, Tool: []string{"u"}}, Action: engine.ActionAllow, NeedsScope: []string{"b"}},
 	)
 	for name, tt := range map[string]struct {
 		tool    string
@@ -110,6 +118,18 @@ func TestScope_MessageSaysWhatToDo(t *testing.T) {
 		"the creator of an agent": {
 			"u", engine.Subject{Caller: engine.Principal{Tenant: "default", Name: "bot"}, Chain: []engine.Principal{withScopes("ana")}},
 			"the call needs the OAuth scope a, and ana, for whom the caller works, did not have the scope a: create the agent again with a token that has them",
+		},
+		"a JWT with a prior actor": {
+			"u", engine.Subject{Caller: withScopes("ana", "c"), Chain: []engine.Principal{withScopes("planner", "c")}},
+			"the call needs the OAuth scopes a and b, and the token does not have the scopes a and b: sign in again with all scopes that the call needs",
+		},
+		"only the rule of a prior actor": {
+			"u", engine.Subject{Caller: withScopes("ana", "a"), Chain: []engine.Principal{withScopes("planner", "a")}},
+			"the call needs the OAuth scopes a and b, and the token does not have the scope b: sign in again with all scopes that the call needs",
+		},
+		"the creator of an agent has a prior actor": {
+			"u", engine.Subject{Caller: engine.Principal{Tenant: "default", Name: "bot"}, Chain: []engine.Principal{withScopes("ana", "c"), withScopes("planner", "c")}},
+			"the call needs the OAuth scopes a and b, and ana, for whom the caller works, did not have the scopes a and b: create the agent again with a token that has them",
 		},
 	} {
 		call := callOf(tt.tool)

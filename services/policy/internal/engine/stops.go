@@ -10,14 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// A Selector selects calls. A call is selected if it matches all fields that are set. Server must be the call's server.
-// The caller or a principal in its delegation chain must match both Agent and Tenant. The zero Selector selects all
-// calls.
+// A Selector selects calls by those of its fields that are set. Server selects the calls to a server. Agent and Tenant
+// select calls for which the caller, or a principal in its delegation chain, has both this agent and this tenant. The
+// zero Selector selects all calls.
 type Selector struct {
-	// Agent is the name of an agent, the subject of an agent, or the id of an agent of the mesh.
+	// Agent is the name or the subject of an agent, or the id of an agent of the mesh.
 	Agent string
-	// Server is the configured name of a server. Tenant is the tenant of the caller or of a principal in its delegation
-	// chain.
+	// Server is the configured name of a server. Tenant is the tenant of a caller or principal.
 	Server, Tenant string
 }
 
@@ -25,17 +24,17 @@ type Selector struct {
 type Stop struct {
 	Selector
 
-	// Reason is the reason that the operator gives. It is shown to the callers.
+	// Reason is the reason that the operator gave. Callers see it.
 	Reason string
 }
 
-// Stops contains the emergency stops that are in force. The zero value stops nothing.
+// Stops contains the emergency stops that are in force. The zero Stops stops nothing.
 type Stops struct {
-	bySelector map[Selector]string // the reasons
+	bySelector map[Selector]string // reasons of the stops
 	sum        [sha256.Size]byte
 }
 
-// NewStops returns Stops with the given stops. If several stops have the same selector, only the first one is used.
+// NewStops returns the given stops as Stops. If several of them have the same selector, it uses only the first one.
 func NewStops(list []Stop) Stops {
 	out := Stops{bySelector: make(map[Selector]string, len(list))}
 	for _, s := range list {
@@ -67,8 +66,7 @@ func (s Selector) compare(o Selector) int {
 // Sum returns a digest of the selectors and the reasons of all stops. It is zero if there are no stops.
 func (s Stops) Sum() [sha256.Size]byte { return s.sum }
 
-// WithStops returns a copy of the set that refuses the calls that the given stops select. The given stops replace all
-// previous stops.
+// WithStops returns a copy of the set in which the given stops replace the earlier ones.
 func (s *Set) WithStops(stops Stops) *Set {
 	next := *s
 	next.stops = stops
@@ -81,8 +79,8 @@ func (s *Set) WithStops(stops Stops) *Set {
 // Stops returns the stops of the set.
 func (s *Set) Stops() Stops { return s.stops }
 
-// find returns the stop that refuses a call, and the index of the principal that the stop matches. If several stops
-// refuse the call, find returns the most general one. It returns false if no stop refuses the call.
+// find returns the most general stop that refuses a call, and the index of the principal to whom the stop applies. If
+// no stop refuses the call, it returns false.
 func (s Stops) find(call *Call) (stop Stop, chain int, found bool) {
 	if len(s.bySelector) == 0 {
 		return Stop{}, 0, false
@@ -103,7 +101,7 @@ func (s Stops) find(call *Call) (stop Stop, chain int, found bool) {
 	return Stop{}, 0, false
 }
 
-// decideStop returns the decision on a call that a stop refuses. It returns false if no stop refuses the call.
+// decideStop returns the decision on a call that a stop refuses. If no stop refuses the call, it returns false.
 func (s *Set) decideStop(call *Call) (Decision, bool) {
 	stop, chain, found := s.stops.find(call)
 	if !found {
@@ -112,8 +110,8 @@ func (s *Set) decideStop(call *Call) (Decision, bool) {
 	return Decision{Code: Stopped, Message: stop.message(), ChainIndex: chain}, true
 }
 
-// stopsNotification reports whether a stop refuses a notification of the protocol. Notifications that a server's list
-// has changed are never refused, so that clients know the current lists when the stop ends.
+// stopsNotification reports whether a stop refuses a notification of the protocol. A stop never refuses the
+// notification that a server's list has changed, so that clients know the current lists when the stop ends.
 func (s *Set) stopsNotification(call *Call) bool {
 	fromServer := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}
 	if !slices.Contains(mcpmethod.Notifications(), call.Method) || slices.Contains(fromServer, call.Method) || refusal(call) != "" {
@@ -123,8 +121,8 @@ func (s *Set) stopsNotification(call *Call) bool {
 	return stopped
 }
 
-// message returns the reason of the stop, followed by a description of the calls that the stop refuses and the command
-// that ends the stop.
+// message returns the text for callers. It contains the reason of the stop, the calls that it refuses, and the command
+// that ends it.
 func (s Stop) message() string {
 	reason := strings.TrimSpace(s.Reason)
 	if !strings.HasSuffix(reason, ".") && !strings.HasSuffix(reason, "!") && !strings.HasSuffix(reason, "?") {
@@ -134,7 +132,7 @@ func (s Stop) message() string {
 		reason, s.Selector, s.flags())
 }
 
-// String describes the selected calls.
+// String describes the calls that the selector selects.
 func (s Selector) String() string {
 	if s == (Selector{}) {
 		return "all calls"
@@ -152,7 +150,7 @@ func (s Selector) String() string {
 	return text
 }
 
-// flags returns the options for `sluice resume` that specify this selector.
+// flags returns the flags of `sluice resume` for this selector.
 func (s Selector) flags() string {
 	var out []string
 	for _, one := range []struct{ flag, value string }{{"--agent", s.Agent}, {"--server", s.Server}, {"--tenant", s.Tenant}} {
@@ -166,7 +164,7 @@ func (s Selector) flags() string {
 	return strings.Join(out, " ")
 }
 
-// shellWord quotes a word for a shell, unless the word needs no quotes.
+// shellWord returns a word as it is written in a shell, with quotes if it needs them.
 func shellWord(word string) string {
 	plain := func(r rune) bool { return r < 0x80 && (toolByte(byte(r)) || r == ':') }
 	if strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {

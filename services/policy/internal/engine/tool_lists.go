@@ -10,14 +10,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// ToolLists contains the tools that the configured servers list. [ToolLists.Check] compares documents with these tools.
+// ToolLists contains the tools that the configured servers list, so that [ToolLists.Check] can check documents against
+// them.
 type ToolLists struct {
-	// Tools maps each configured server to its tools. The tools are nil if the server has not been listed yet.
+	// Tools contains the tools of each configured server. They are nil for a server whose tools were not listed yet.
 	Tools map[string][]ListedTool
-	// Schema returns the schema of a tool. It may be nil if no schemas are known.
+	// Schema returns the schema of a tool. Schema may be nil if no schemas are known.
 	Schema func(server, tool string) Schema
-	// Unusable returns the reason why the accepted schema of a tool can't be used to check arguments. It returns "" if
-	// the schema can be used or is unknown. Unusable may be nil if no schemas are known.
+	// Unusable says why the accepted schema of a tool can't be used to check arguments. It returns "" if the schema can
+	// be used or is unknown. Unusable may be nil if no schemas are known.
 	Unusable func(server, tool string) string
 }
 
@@ -27,47 +28,47 @@ type ListedTool struct {
 	Tags                 []string
 }
 
-// A Schema describes the arguments of a tool. The zero Schema means that the schema is unknown.
+// A Schema contains the arguments of a tool. The zero Schema means that the schema is unknown.
 type Schema struct {
-	// Arguments maps the name of each argument to the argument. It is nil if the arguments are unknown.
+	// Arguments contains the arguments by name. It is nil if they are unknown.
 	Arguments map[string]Argument
-	// Closed is true if the tool has no arguments other than those in Arguments.
+	// Closed is true if the tool has no further arguments.
 	Closed bool
 }
 
-// An Argument describes an argument in a tool's schema. Types contains the JSON Schema types that the argument may
-// have. If Types is empty, any type is allowed.
+// An Argument is an argument in a tool's schema. Types contains the JSON Schema types that it may have. If Types is
+// empty, all types are allowed.
 type Argument struct {
 	Types    []string
 	Required bool
 }
 
-// A Finding is a problem that [ToolLists.Check] finds.
+// A Finding is a result of [ToolLists.Check], such as a problem in a document.
 type Finding struct {
 	ParseError
 
-	// Document is the index of the document that has the problem, or -1 if the finding does not concern a document.
+	// Document is the index of the document that the finding concerns, or -1 if the finding does not concern a
+	// document.
 	Document int
-	// Check is the name of the check that found the problem. The name of a check never changes.
+	// Check is the name of the check that found it. Names of checks never change.
 	Check string
-	// Info is true if the finding is only for information.
+	// Info is true if the finding is only information.
 	Info bool
 }
 
-// Bounds of [ToolLists.Check].
+// These constants limit the work of [ToolLists.Check].
 const (
-	// maxMatchedTools is the maximum number of tools for which the conditions of one rule are compared with the tools'
-	// schemas.
+	// maxMatchedTools limits for how many tools the conditions of a rule are checked against the tools' schemas.
 	maxMatchedTools = 200
-	// maxToolChecks is the maximum number of pairs of a rule and a tool that are compared.
+	// maxToolChecks limits how many pairs of a rule and a tool are compared.
 	maxToolChecks = 5_000_000
-	// maxStrictTools is the maximum number of tools whose schemas are compiled.
+	// maxStrictTools limits for how many tools the schema is compiled.
 	maxStrictTools = 500
 )
 
-// Check compares documents, which must have no errors, with the tool lists. It finds names that match no configured
-// server or listed tool, conditions that do not fit the schemas of the tools, and dangerous tools that no rule names.
-// It adds a single finding about servers that have not been listed yet.
+// Check checks documents against the tool lists. It finds names that match no configured server or listed tool,
+// conditions that do not fit the schemas of the tools, and dangerous tools that no rule names. If there are servers
+// whose tools were not listed yet, a single finding says so. The documents must have no errors.
 func (l *ToolLists) Check(documents []Document) []Finding {
 	if len(l.Tools) == 0 {
 		return nil
@@ -112,11 +113,11 @@ type listChecker struct {
 	rules     []overlapRule
 	findings  []Finding
 	left      int
-	// unusable caches the results of the function Unusable by server and tool.
+	// unusable caches the results of [ToolLists.Unusable] by server and tool.
 	unusable map[string]string
 }
 
-// compile adds the rules of the document with the given index.
+// compile adds the rules of the document with the given index to c.rules.
 func (c *listChecker) compile(document int) {
 	d := &c.documents[document]
 	home := patterns(nil)
@@ -138,7 +139,7 @@ func (c *listChecker) add(r *overlapRule, check, field, message, suggestion stri
 	return &c.findings[len(c.findings)-1]
 }
 
-// A matchedTool is a tool together with its server.
+// A matchedTool is a tool with its server.
 type matchedTool struct {
 	server string
 	*ListedTool
@@ -151,7 +152,7 @@ func (m matchedTool) facts() Facts {
 	return Facts{Status: Callable, Category: m.Category, Risk: m.Risk, Tags: m.Tags}
 }
 
-// matching returns the tools that a rule matches, ordered by name. It returns at most maxMatchedTools tools.
+// matching returns the tools that a rule matches, ordered by server. It returns at most maxMatchedTools tools.
 func (c *listChecker) matching(r *rule) (out []matchedTool) {
 	if !r.matchesTools {
 		return nil
@@ -174,9 +175,9 @@ func (c *listChecker) matching(r *rule) (out []matchedTool) {
 	return out
 }
 
-// checkConditions checks the conditions of a rule for each tool that the rule matches.
+// checkConditions checks the conditions of a rule against the tools that the rule matches.
 func (c *listChecker) checkConditions(r overlapRule) {
-	if r.Otherwise || r.when == nil && r.where == nil { // the first half of the rule has the same condition
+	if r.Otherwise || r.when == nil && r.where == nil { // for `otherwise`, the condition was checked in the rule before
 		return
 	}
 	tools := c.matching(r.rule)
@@ -193,7 +194,7 @@ func (c *listChecker) checkConditions(r overlapRule) {
 	}
 }
 
-// evaluate evaluates a condition for calls to the tool. The caller and the arguments of the calls are unknown.
+// evaluate evaluates a condition for calls to the tool by any caller and with any arguments.
 func (m matchedTool) evaluate(when *condition.Condition) condition.Result {
 	in := condition.Input{
 		Server: m.server, Tool: m.Name, Method: MethodToolsCall, Unknown: condition.VariableArgs | condition.VariableCaller | condition.VariableNow,
@@ -202,11 +203,11 @@ func (m matchedTool) evaluate(when *condition.Condition) condition.Result {
 	if m.Category == "" {
 		in.Unknown |= condition.VariableTool
 	}
-	result, _ := when.Evaluate(&in) // a condition that fails is reported for its arguments
+	result, _ := when.Evaluate(&in) // a failure is ignored here, because checkReads finds its cause
 	return result
 }
 
-// checkReads compares the arguments that a condition reads with the schemas of tools.
+// checkReads adds findings if the arguments that a condition reads do not fit the schemas of the given tools.
 func (c *listChecker) checkReads(r *overlapRule, field string, when *condition.Condition, tools []matchedTool) {
 	if c.Schema == nil {
 		return
@@ -228,20 +229,21 @@ func (c *listChecker) checkReads(r *overlapRule, field string, when *condition.C
 	}
 }
 
-// readCheck collects the tools whose schemas do not fit the way in which a condition reads an argument.
+// readCheck collects the tools whose schemas do not fit the way in which a condition reads one argument.
 type readCheck struct {
 	read *condition.ArgumentRead
-	// known is the number of tools that have the argument. The field names contains the names of the arguments of the
-	// other tools.
+	// The field known counts the tools that have the argument. The field names contains the arguments of the tools that
+	// do not have it.
 	known int
 	names []string
-	// without contains the tools that do not have the argument. The field optional contains the tools whose calls may
-	// omit the argument.
+	// The field without contains the tools that do not have the argument. The field optional contains the tools for
+	// which calls may omit it.
 	without, optional []string
-	// types contains the types of the argument. The field mistyped contains the tools whose argument has types other
-	// than those that the condition's use of the argument accepts.
-	types, mistyped []string
-	use             string
+	// types contains the types of the argument if it is optional.
+	types []string
+	// mistyped contains the tools for which the argument has none of the types that the condition accepts in use.
+	mistyped []string
+	use      string
 }
 
 func (u *readCheck) compare(m matchedTool, s *Schema) {
@@ -302,7 +304,7 @@ func argumentText(name string) string {
 	return fmt.Sprintf("args[%q]", name)
 }
 
-// guardText returns an expression that reads an argument that may be missing.
+// guardText returns an expression that reads an argument even if it may be missing.
 func guardText(name string, types []string) string {
 	value := map[string]string{"boolean": "false", "string": `""`, "integer": "0", "number": "0"}
 	if len(types) == 1 && value[types[0]] != "" && isIdentifier(name) {
@@ -323,12 +325,12 @@ func isIdentifier(name string) bool {
 	return name != ""
 }
 
-// isDangerous reports whether a wrong call to the tool can cause damage that can't be undone.
+// isDangerous reports whether a wrong call to the tool can do serious harm.
 func (m matchedTool) isDangerous() bool {
 	return m.Category == "destructive" || m.Category == "financial" || m.Risk == "critical"
 }
 
-// checkDangerous warns about dangerous tools that are allowed only by a default or by a rule for all tools.
+// checkDangerous adds a warning about dangerous tools that only a default or a rule for all tools allows.
 func (c *listChecker) checkDangerous() {
 	broad := make(map[overlapKey][]string)
 	for server, tools := range c.Tools {
@@ -353,13 +355,12 @@ func (c *listChecker) checkDangerous() {
 	}
 }
 
-// An overlapKey identifies a rule in a document. If the field rule is -1, the key identifies the default of the
-// document.
+// An overlapKey identifies a rule in a document, or the default of the document if rule is -1.
 type overlapKey struct{ document, rule int }
 
-// onlyBroadly returns the rule for all tools, or the default, that allows a tool if nothing else allows it. It returns
-// false if the tool is also matched by a rule with its name, its category, its risk or its tags, or if the tool is not
-// allowed to every caller.
+// onlyBroadly returns the rule for all tools, or the default, that allows a tool to every caller. It returns false if
+// the tool is not allowed like this, or if a rule with the tool's name or properties, or a rule with a stricter action,
+// matches the tool.
 func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
 	facts := m.facts()
 	strictest := DefaultNone
@@ -389,8 +390,8 @@ func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
 	return by, found && (by.rule >= 0 || strictest == DefaultAllow)
 }
 
-// reportUnlisted adds one finding about all servers that have not been listed yet, if a rule that names tools or has a
-// condition applies to them.
+// reportUnlisted adds one finding about all servers whose tools were not listed yet, if rules with names of tools or
+// with conditions apply to them.
 func (c *listChecker) reportUnlisted() {
 	var names []string
 	for _, server := range slices.Sorted(maps.Keys(c.Tools)) {

@@ -1,7 +1,7 @@
-// Package epochlease records epoch leases. All decisions of an epoch are made with the same policies and the same
-// catalog. An epoch lease is the period in which a gateway may reuse decisions of an epoch from its cache. After a
-// change, the policy service uses this package to wait until no gateway can reuse older decisions. The package has no
-// clock: callers pass the time.
+// Package epochlease records the epoch leases of gateways. All decisions of an epoch are made with the same policies
+// and the same catalog. An epoch lease is the period in which a gateway may reuse decisions of an epoch from its cache.
+// After a change, the policy service uses this package to wait until no gateway can reuse older decisions. The package
+// does not read the clock, so callers pass the current time.
 package epochlease
 
 import (
@@ -11,18 +11,18 @@ import (
 	"time"
 )
 
-// MaxDuration is the maximum duration of a lease.
+// MaxDuration is the longest duration of a lease.
 const MaxDuration = time.Second
 
-// ErrDisorder means that a holder acknowledged a response that was never sent to it.
+// ErrDisorder means that a gateway acknowledged a response that was never sent to it.
 var ErrDisorder = errors.New("the gateway acknowledged a response that was not sent")
 
-// A Register records all leases. Epochs are numbers, and a later epoch has a greater number. A Register is safe for
-// concurrent use.
+// A Register records the leases of all gateways. Epochs are numbers, and later epochs have greater numbers. A Register
+// is safe for concurrent use.
 type Register struct {
 	mu      sync.Mutex
 	holders map[*Holder]struct{}
-	// freed is closed and replaced when a holder no longer uses a lease.
+	// freed is closed and replaced when a gateway stops using a lease before the lease expires.
 	freed chan struct{}
 }
 
@@ -31,26 +31,29 @@ func New() *Register {
 	return &Register{holders: make(map[*Holder]struct{}), freed: make(chan struct{})}
 }
 
-// A Holder is a gateway that receives epochs in numbered responses. It may hold leases on them.
+// A Holder is a gateway to which numbered responses are sent. Each response contains an epoch, and may grant a lease on
+// it.
 type Holder struct {
 	register *Register
-	// last is the number of the last response. The field taken is the number of the newest response that the holder has
-	// acknowledged.
+	// The field last is the number of the newest response that was sent. The field taken is the number of the newest
+	// response that the gateway acknowledged.
 	last, taken uint64
-	// grants contains one grant for each epoch, ordered by epoch.
+	// grants contains one grant for each epoch whose decisions the gateway may use, ordered by epoch.
 	grants []grant
-	// left is true after Leave has been called.
+	// The field left is true after a call to Leave.
 	left bool
 }
 
-// A grant is a lease on the decisions of an epoch. The field response is the number of the newest response that
-// contained the epoch. The field until is the time at which the lease expires, or zero if no lease was granted.
+// A grant is a lease on the decisions of an epoch.
 type grant struct {
+	// response is the number of the newest response that contained the epoch.
 	response, epoch uint64
-	until           time.Time
+	// until is the time when the lease expires. It is zero if no lease was granted.
+	until time.Time
 }
 
-// Enter adds a holder without a lease. It also removes holders that have left and whose leases have expired.
+// Enter adds a gateway that has no lease yet. It also removes the gateways that have left and whose leases have
+// expired.
 func (r *Register) Enter(now time.Time) *Holder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,24 +67,26 @@ func (r *Register) Enter(now time.Time) *Holder {
 	return h
 }
 
-// Leave records that the holder receives no more responses. The holder's leases remain valid until they expire.
+// Leave must be called when no more responses are sent to the gateway. The leases of the gateway remain valid until
+// they expire.
 func (h *Holder) Leave() {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.left = true
 }
 
-// Record records the next response to the holder and returns its number. While the register is locked, Record calls the
-// function active, which returns the current epoch and the time at which the lease expires. If this time is zero, the
-// lease is not extended.
+// Record records that the next response is sent to the gateway, and returns the number of the response. It calls the
+// function active for the current epoch and the time when the lease on this epoch expires. If this time is zero, the
+// response does not extend the lease.
 //
-// Because of the lock, Record and [Register.OlderUntil] run one after the other. If the active epoch changes before
-// OlderUntil is called, either this response contains the new epoch, or OlderUntil takes this lease into account.
+// The register is locked while this function runs, so that Record and [Register.OlderUntil] run one after the other. If
+// the active epoch changes before OlderUntil is called, either this response contains the new epoch, or OlderUntil
+// takes this lease into account.
 func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.last++
-	if n := len(h.grants); n > 1 { // remove ended leases, which would accumulate if the holder acknowledged no response
+	if n := len(h.grants); n > 1 { // remove expired leases, which would accumulate if the gateway acknowledged no response
 		over := func(g grant) bool { return !g.until.After(now) }
 		h.grants = append(slices.DeleteFunc(h.grants[:n-1], over), h.grants[n-1])
 	}
@@ -97,8 +102,8 @@ func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.T
 	return h.last
 }
 
-// Acknowledge records that the holder has processed a response. From now on, the holder uses only decisions of the
-// epoch in this response. Acknowledge returns [ErrDisorder] if the response was never sent.
+// Acknowledge records that the gateway has processed a response. From now on, the gateway uses only decisions of the
+// epoch in this response or of later epochs. Acknowledge returns [ErrDisorder] if the response was never sent.
 func (h *Holder) Acknowledge(response uint64) error {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
@@ -109,8 +114,8 @@ func (h *Holder) Acknowledge(response uint64) error {
 		return nil
 	}
 	h.taken = response
-	// Each grant contains the number of the newest response with its epoch. The holder no longer uses an epoch if the
-	// newest response with this epoch is older than the acknowledged response.
+	// Each grant contains the number of the newest response with its epoch. If this response is older than the
+	// acknowledged one, the gateway no longer uses the epoch.
 	keep := 0
 	for keep < len(h.grants)-1 && h.grants[keep].response < response {
 		keep++
@@ -123,9 +128,9 @@ func (h *Holder) Acknowledge(response uint64) error {
 	return nil
 }
 
-// OlderUntil returns the time at which the last lease on an epoch older than the given epoch expires. It returns the
-// zero time if no such lease is valid at now. The channel freed is closed when a holder no longer uses a lease. The
-// caller should then call OlderUntil again, because the result may be earlier.
+// OlderUntil returns the time when the last lease on an epoch before the given epoch expires. It returns the zero time
+// if there is no such lease that is still valid. The returned channel is closed when a gateway stops using a lease
+// early. The caller should then call OlderUntil again, because the leases may now end earlier.
 func (r *Register) OlderUntil(epoch uint64, now time.Time) (until time.Time, freed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

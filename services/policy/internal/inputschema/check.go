@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// maxArgumentValues is the maximum number of values and names in the arguments.
+	// maxArgumentValues limits how many values and names the arguments may have in total.
 	maxArgumentValues = 100_000
-	// maxSteps is the maximum number of steps in a check; see the package comment. One step takes less than a
+	// maxSteps limits how many steps a check may take; the package comment defines steps. A step takes less than a
 	// microsecond.
 	maxSteps = 1_000_000
-	// maxNesting is the maximum number of schemas that are applied inside each other at the same time. Only a schema
-	// that refers to itself without end exceeds it.
+	// maxNesting limits how many schemas may be applied inside each other at the same time. Only a schema that refers
+	// to itself without end exceeds this limit.
 	maxNesting = 1_000
 )
 
-// errTooMuchWork means that a check needs more steps than allowed.
+// errTooMuchWork means that a check needs more than maxSteps steps.
 var errTooMuchWork = errors.New("the check against the tool's input schema takes too long: send fewer or shorter arguments")
 
-// Check checks the arguments in the params of a call, which must be a JSON object. If the parameter params is empty or
-// has no member `arguments`, the arguments are the empty object. The error describes one problem. It contains names and
-// kinds, but no values from the arguments or the schema.
+// Check returns an error if the arguments of a call are not valid. The params of the call must be a JSON object whose
+// member `arguments` is a JSON object. If params is empty or has no such member, the arguments are the empty object.
+// The error describes one problem. It contains names and kinds, but no values from the arguments or the schema.
 func (s *Schema) Check(params string) error {
 	arguments, err := readArguments(params)
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Schema) Check(params string) error {
 	return c.undeclared(arguments)
 }
 
-// readArguments returns the arguments in the params of a call.
+// readArguments parses the arguments in the params of a call.
 func readArguments(params string) (*value, error) {
 	if params == "" {
 		return &value{kind: kindObject, size: 1}, nil
@@ -90,32 +90,32 @@ func readArguments(params string) (*value, error) {
 // A checker checks the arguments of one call.
 type checker struct {
 	schema *Schema
-	// left is the number of remaining steps. If it is negative, the result of the check is [errTooMuchWork], unless
-	// endless is true. If endless is true, the result is an [UnusableError].
+	// left is the number of steps that remain. If it is negative, the check returns [errTooMuchWork], or an
+	// [UnusableError] if endless is true.
 	left int
 	work gosched.Work
-	// nesting is the number of schemas that are currently applied inside each other. The field endless is true if
-	// nesting exceeded [maxNesting].
+	// nesting is the number of schemas that are currently applied inside each other.
 	nesting int
+	// endless is true if nesting exceeded [maxNesting].
 	endless bool
-	// path is the path of the value that is being checked.
+	// path leads to the value that is being checked.
 	path []segment
-	// marks lists the parts of values that the applied schemas have evaluated. The marks of a schema that does not
-	// match are removed.
+	// marks lists the parts of values that schemas have evaluated so far. The marks that a schema added are removed if
+	// the value does not match the schema.
 	marks []mark
 }
 
-// A mark says that a schema has evaluated a part of a value, which is an object or array.
+// A mark says that a schema has evaluated a part of an object or array.
 type mark struct {
 	of *value
-	// part is the index of the member or item that was evaluated, or [allParts] or [restriction].
+	// part is the index of the member or item that was evaluated, or else [allParts] or [restriction].
 	part int
 }
 
 const (
 	// allParts means that all members or items were evaluated.
 	allParts = -1
-	// restriction means that undeclared members of the object are refused.
+	// restriction means that the object may not have undeclared members.
 	restriction = -2
 )
 
@@ -130,7 +130,8 @@ func (c *checker) spend(steps int) bool {
 	return true
 }
 
-// apply returns nil if the value satisfies the schema. If there are not enough steps left, the result has no meaning.
+// apply returns nil if the value satisfies the schema. If the steps are used up during apply, its result must be
+// ignored.
 func (c *checker) apply(n *node, v *value) *failure {
 	if !c.spend(1) {
 		return nil
@@ -203,7 +204,7 @@ func (c *checker) checkEnum(n *node, v *value) *failure {
 	return nil
 }
 
-// combine applies the subschemas of n that apply to the same value, such as those of allOf.
+// combine applies the subschemas of n, such as those of allOf, that apply to the same value as n itself.
 func (c *checker) combine(n *node, v *value) *failure {
 	if n.ref != nil {
 		if f := c.apply(n.ref, v); f != nil {
@@ -234,8 +235,8 @@ func (c *checker) combine(n *node, v *value) *failure {
 	return nil
 }
 
-// applyAny applies the keyword anyOf. It tries all alternatives, because each alternative that matches can declare
-// other members.
+// applyAny applies the keyword anyOf. It tries all alternatives, because each matching alternative can declare further
+// members.
 func (c *checker) applyAny(alternatives []*node, v *value) *failure {
 	if len(alternatives) == 0 {
 		return nil
@@ -271,7 +272,7 @@ func (c *checker) applyOne(alternatives []*node, v *value) *failure {
 	return c.fail("fits several of the forms of which the schema allows only one (oneOf)")
 }
 
-// undeclared returns an error if an object has a member that the schema does not declare.
+// undeclared returns an error if one of the objects in the arguments has a member that the schema does not declare.
 func (c *checker) undeclared(arguments *value) error {
 	arguments.restricted = true
 	for _, m := range c.marks {
@@ -316,13 +317,14 @@ func (c *checker) findUndeclared(v *value) *failure {
 // notDeclared is the message for an argument that the schema does not declare.
 const notDeclared = "is not declared by the schema"
 
-// evaluated reports, for each part of a value, whether the part was evaluated. It uses only the marks from the index
-// start on. The result is nil if all parts were evaluated.
-func (c *checker) evaluated(v *value, start int) []bool {
-	if !c.spend(len(c.marks) - start + len(v.items)) {
+// evaluated reports, for each part of a value, whether a schema has evaluated the part. It considers only the marks
+// that were added at or after the given index. If all parts were evaluated, or the steps are used up, the result is
+// nil.
+func (c *checker) evaluated(v *value, first int) []bool {
+	if !c.spend(len(c.marks) - first + len(v.items)) {
 		return nil
 	}
-	since := c.marks[start:]
+	since := c.marks[first:]
 	if slices.Contains(since, mark{v, allParts}) {
 		return nil
 	}

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// MaxDefinitionBytes is the maximum length, in bytes, of a tool's definition whose schema is compiled.
+	// MaxDefinitionBytes limits how long, in bytes, the definition of a tool may be if its schema is compiled.
 	MaxDefinitionBytes = 256 << 10
-	// maxSchemaValues is the maximum number of values and names in a schema.
+	// maxSchemaValues limits how many values and names a schema may have in total.
 	maxSchemaValues = 20_000
-	// maxSubschemas is the maximum number of subschemas, which are the objects and booleans in a schema. The time to
-	// compile a schema grows with the square of the number of its subschemas.
+	// maxSubschemas limits how many subschemas a schema may have. Subschemas are the objects and booleans in a schema.
+	// Their number is limited because the time to compile a schema grows with its square.
 	maxSubschemas = 4_000
 )
 
@@ -32,7 +32,7 @@ type Schema struct {
 // Size returns the approximate size of the schema in memory, in bytes.
 func (s *Schema) Size() int { return s.size }
 
-// An UnusableError is the reason why arguments can't be checked against a tool's input schema.
+// An UnusableError says why arguments can't be checked against a tool's input schema.
 type UnusableError struct{ Reason string }
 
 // Error implements error.
@@ -44,7 +44,7 @@ func unusable(format string, args ...any) error {
 	return &UnusableError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Compile compiles the input schema in a tool's definition. The error is an [UnusableError].
+// Compile compiles the input schema in a tool's definition. Its errors are of type [UnusableError].
 func Compile(definition string) (*Schema, error) {
 	if len(definition) > MaxDefinitionBytes {
 		return nil, unusable("the definition has more than %d bytes", MaxDefinitionBytes)
@@ -83,7 +83,7 @@ func Compile(definition string) (*Schema, error) {
 	return out, nil
 }
 
-// subschemas returns the number of objects and booleans in a value, including the value itself.
+// subschemas counts the objects and booleans in a value. It counts the value itself too.
 func (v *value) subschemas() int {
 	count := 0
 	if v.kind == kindObject || v.kind == kindBoolean {
@@ -95,11 +95,11 @@ func (v *value) subschemas() int {
 	return count
 }
 
-// base is the URL of the schema that is being compiled. It never resolves to a host (RFC 2606).
+// base is the URL of the schema that is being compiled. No host can have this name (RFC 2606).
 const base = "https://schema.invalid/input"
 
-// compileDraft compiles a schema. The function [parse] must have accepted the schema before, because package jsonschema
-// does not refuse repeated names. The parameter draft is used if the schema has no `$schema`.
+// compileDraft compiles a schema. The caller must first parse the schema with [parse], because package jsonschema does
+// not refuse repeated names. If the schema has no `$schema`, it is compiled under the given draft.
 func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompiler) (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(draft)
@@ -113,7 +113,7 @@ func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompile
 		return nil, err
 	}
 	compiled, err := c.Compile(base)
-	if patterns.err != nil { // the error of the compiler does not wrap it
+	if patterns.err != nil { // the error of Compile does not wrap this one
 		return nil, patterns.err
 	}
 	return compiled, err
@@ -121,13 +121,13 @@ func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompile
 
 var errOtherDocument = errors.New("other documents are not loaded")
 
-// noLoader is a [jsonschema.URLLoader] that refuses to load any schema.
+// noLoader is a [jsonschema.URLLoader] that refuses to load schemas.
 type noLoader struct{}
 
 // Load implements [jsonschema.URLLoader].
 func (noLoader) Load(string) (any, error) { return nil, errOtherDocument }
 
-// reasonOf describes an error from compileDraft. The description does not include the content of the schema.
+// reasonOf describes an error from compileDraft without revealing the content of the schema.
 func reasonOf(err error) string {
 	if errors.Is(err, errPatternSize) {
 		return "a pattern in it is too large"

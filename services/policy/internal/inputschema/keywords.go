@@ -15,8 +15,8 @@ func (c *checker) checkString(n *node, v *value) *failure {
 	return nil
 }
 
-// checkSize checks the size of a value, which is the number of its parts. The parameters one and many are the words for
-// one part and for several parts.
+// checkSize returns a failure if the size of a value is not within the limits of the schema. The size is the number of
+// parts, such as items. The parameters one and many are the words for a single part and for several parts.
 func (c *checker) checkSize(least, most *int, size int, one, many string) *failure {
 	name := func(count int) string {
 		if count == 1 {
@@ -78,7 +78,7 @@ func (c *checker) checkArray(n *node, v *value) *failure {
 	return c.checkContains(n, v)
 }
 
-// markItems marks the items that the keywords items and prefixItems have evaluated.
+// markItems adds marks for the items to which the keywords items and prefixItems were applied.
 func (c *checker) markItems(n *node, v *value) {
 	switch {
 	case !c.schema.tracksItems:
@@ -91,7 +91,7 @@ func (c *checker) markItems(n *node, v *value) {
 	}
 }
 
-// within applies a schema to a part of a value.
+// within applies a schema to a part of a value, and appends the given segment to the path meanwhile.
 func (c *checker) within(at segment, n *node, part *value) *failure {
 	c.path = append(c.path, at)
 	f := c.apply(n, part)
@@ -196,7 +196,7 @@ func (c *checker) checkMember(n *node, v *value, i int) *failure {
 	return c.applyOther(at, n.additional, v.items[i])
 }
 
-// applyOther applies the schema of additionalProperties or unevaluatedProperties to a member of an object.
+// applyOther applies the schema of additionalProperties to a member of an object that has no other schema.
 func (c *checker) applyOther(at segment, n *node, part *value) *failure {
 	if n.never {
 		return c.failAt(at.name, notDeclared)

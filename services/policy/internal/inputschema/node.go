@@ -8,17 +8,18 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// kindInteger is used only in node.kinds, where it represents integers but no other numbers. No value has this kind.
+// kindInteger represents integers, but no other numbers. It is used only in node.kinds. No value has this kind, because
+// the kind of an integer is kindNumber.
 const kindInteger kind = 1 << 7
 
-// A node is a part of a compiled schema. A nil node or number means that the keyword is absent.
+// A node is a part of a compiled schema. A field that is nil means that the schema does not have the keyword.
 type node struct {
 	// never is true if the schema is the boolean false.
 	never bool
-	// kinds is the set of kinds in `type`, or zero if there is no such keyword.
+	// kinds is the set of kinds that `type` allows. It is zero if the schema has no `type`.
 	kinds kind
-	// enum contains the keys of the values in `enum` and `const`; see [value.appendKey]. enumKinds contains the kinds
-	// of these values.
+	// enum contains the keys that [value.appendKey] returns for the values in `enum` and `const`. enumKinds contains
+	// the kinds of these values. Both have one element for each of these keywords that the schema has.
 	enum      []map[string]bool
 	enumKinds []kind
 
@@ -36,7 +37,7 @@ type node struct {
 	unevaluated                  *node
 	dependentRequired            []dependency[[]string]
 	dependentSchemas             []dependency[*node]
-	// restricts is true if undeclared members are refused.
+	// restricts is true if the schema has `properties` or `patternProperties`, so that undeclared members are refused.
 	restricts bool
 
 	minItems, maxItems       *int
@@ -44,7 +45,7 @@ type node struct {
 	items                    *node
 	contains                 *node
 	minContains, maxContains *int
-	// containsEvaluates is true if items that match `contains` count as evaluated.
+	// containsEvaluates is true if items that match `contains` count as evaluated, which they do from draft 2020-12 on.
 	containsEvaluates bool
 	unique            bool
 	unevaluatedItems  *node
@@ -55,20 +56,20 @@ type node struct {
 	minimum, maximum, above, below, multipleOf *big.Rat
 }
 
-// A patternNode is an entry in patternProperties.
+// A patternNode is one pattern of patternProperties and its schema.
 type patternNode struct {
 	pattern *pattern
 	node    *node
 }
 
-// A dependency is a requirement that applies if an object has a certain member.
+// A dependency is a requirement that applies to objects that have a member with the given name.
 type dependency[T any] struct {
 	name string
 	then T
 }
 
-// A converter converts schemas from package jsonschema to nodes. Each schema becomes exactly one node, so cycles are
-// preserved.
+// A converter converts schemas of package jsonschema to nodes. It creates exactly one node for each schema, so that
+// schemas that refer to each other become nodes that refer to each other.
 type converter struct {
 	nodes map[*jsonschema.Schema]*node
 	// queue contains the schemas that still have to be converted.
@@ -89,7 +90,7 @@ func convert(root *jsonschema.Schema) (*Schema, error) {
 	return out, c.err
 }
 
-// node returns the node for a schema. The schema may be nil.
+// node returns the node of a schema, or nil if the schema is nil.
 func (c *converter) node(of *jsonschema.Schema) *node {
 	if of == nil {
 		return nil
@@ -111,7 +112,7 @@ func (c *converter) list(of []*jsonschema.Schema) []*node {
 	return out
 }
 
-// either returns the node for the value of a keyword. The value may be nil, a boolean or a schema.
+// either returns the node for the value of a keyword, which may be nil, a boolean or a schema.
 func (c *converter) either(of any) *node {
 	switch of := of.(type) {
 	case bool:
@@ -209,7 +210,7 @@ func (c *converter) fillArray(n *node, s *jsonschema.Schema) {
 	n.contains, n.minContains, n.maxContains = c.node(s.Contains), s.MinContains, s.MaxContains
 	n.containsEvaluates = s.DraftVersion >= 2020
 	n.prefix, n.items = c.list(s.PrefixItems), c.node(s.Items2020)
-	switch items := s.Items.(type) { // before draft 2020-12
+	switch items := s.Items.(type) { // drafts before 2020-12
 	case *jsonschema.Schema:
 		n.items = c.node(items)
 	case []*jsonschema.Schema:

@@ -9,9 +9,10 @@ import (
 )
 
 const (
-	// maxPattern is the maximum size of a pattern. The size is roughly the number of the pattern's instructions.
+	// maxPattern limits the size of a pattern. The size is roughly the number of instructions that the pattern is
+	// compiled to.
 	maxPattern = 4_000
-	// maxPatterns is the maximum total size of all patterns in a schema.
+	// maxPatterns limits the total size of all patterns in a schema.
 	maxPatterns = 40_000
 )
 
@@ -24,13 +25,13 @@ type pattern struct {
 	size int
 }
 
-// steps returns how many steps a search in a text counts as. A search takes at most about ten nanoseconds for each byte
-// of the text and each instruction of the pattern.
+// steps returns how many steps it counts to search for the pattern in a text. A search takes at most about ten
+// nanoseconds for each pair of a byte of the text and an instruction of the pattern.
 func (p *pattern) steps(text string) int { return 1 + (len(text)+1)*p.size/32 }
 
 // A patternCompiler compiles the patterns of one schema.
 type patternCompiler struct {
-	// size is the total size of all patterns that were compiled so far.
+	// size is the total size of all patterns compiled so far.
 	size int
 	// err is the first error that occurred.
 	err error
@@ -61,8 +62,8 @@ func (c *patternCompiler) compilePattern(text string) (jsonschema.Regexp, error)
 	return &pattern{compiled, size}, nil
 }
 
-// sizeOf returns the size of a pattern. A repetition counts as many times as it is repeated, because package regexp
-// compiles `x{1000}` to the instructions of `x` a thousand times.
+// sizeOf returns the size of a pattern. The size of an expression is multiplied by the number of its repetitions,
+// because package regexp compiles `x{1000}` to a thousand copies of the instructions for `x`.
 func sizeOf(tree *syntax.Regexp) int {
 	size := 1 + len(tree.Rune)
 	for _, sub := range tree.Sub {

@@ -18,14 +18,15 @@ import (
 )
 
 const (
-	// maxDepth is the maximum depth of nested objects and arrays.
+	// maxDepth limits how deep objects and arrays may be nested.
 	maxDepth = 64
-	// maxExponent is the maximum absolute value of a number's exponent. It is limited because the time for exact
-	// arithmetic grows with the exponent.
+	// maxExponent limits the absolute value of a number's exponent, because the time for exact arithmetic grows with
+	// the exponent.
 	maxExponent = 400
 )
 
-// A kind is a type of JSON values. Each kind is a bit, so a kind can also represent a set of kinds.
+// A kind is a type of JSON values, such as strings. Each kind is one bit, so that a kind can also represent a set of
+// kinds.
 type kind uint8
 
 const (
@@ -46,16 +47,16 @@ type value struct {
 	items []*value
 	// names contains the names of an object's members in ascending order.
 	names []string
-	// size is how many steps an operation on the whole value counts as.
+	// size is how many steps it counts to process the whole value.
 	size int
-	// runes is the number of characters of a string.
+	// runes is the length of a string in characters.
 	runes int
-	// number is the exact value of a number. It is nil if it has not been needed yet.
+	// number is the exact value of a number. It is nil until it is first needed.
 	number *big.Rat
 
-	// declared, declaresAll and restricted are set when an object has been checked. The field declared says, for each
-	// member, whether the schema declares the member. declaresAll is true if the schema declares every member. The
-	// field restricted is true if undeclared members are refused.
+	// declared, declaresAll and restricted are set after an object was checked. The elements of declared say for each
+	// member whether the schema declares it. declaresAll is true if the schema declares every member. restricted is
+	// true if undeclared members are refused.
 	declared                []bool
 	declaresAll, restricted bool
 }
@@ -63,7 +64,7 @@ type value struct {
 // A reader parses JSON into values.
 type reader struct {
 	dec *jsontext.Decoder
-	// left is the number of values and names that may still be read.
+	// left is how many more values and names may be read.
 	left int
 	work gosched.Work
 }
@@ -74,7 +75,7 @@ var (
 	errTrailing      = errors.New("something follows it")
 )
 
-// parse parses a JSON value that has at most the given number of nested values and names.
+// parse parses a JSON value. It returns an error if the value contains more values and names than the given maximum.
 func parse(text []byte, most int) (*value, error) {
 	r := reader{dec: jsontext.NewDecoder(strings.NewReader(string(text))), left: most}
 	v, err := r.value(0)
@@ -158,7 +159,7 @@ func (r *reader) object(depth int) (*value, error) {
 	v := &value{kind: kindObject, size: 1}
 	var members []member
 	for r.dec.PeekKind() != '}' {
-		name, err := r.dec.ReadToken() // the decoder refuses repeated names
+		name, err := r.dec.ReadToken() // ReadToken refuses repeated names
 		if err != nil {
 			return nil, err
 		}
@@ -187,7 +188,6 @@ func (v *value) find(name string) *value {
 	return v.items[at]
 }
 
-// rat returns the exact value of a number.
 func (v *value) rat() *big.Rat {
 	if v.number == nil {
 		v.number, _ = new(big.Rat).SetString(v.text) // every JSON number is valid
@@ -195,10 +195,10 @@ func (v *value) rat() *big.Rat {
 	return v.number
 }
 
-// isInteger reports whether a number is an integer, in any notation.
+// isInteger reports whether a number is an integer. For example, 1.0 and 1e2 are integers.
 func (v *value) isInteger() bool { return !strings.ContainsAny(v.text, ".eE") || v.rat().IsInt() }
 
-// appendKey appends a string to b. Two values have the same string if and only if they are equal.
+// appendKey appends the key of a value to b. Two values have the same key if and only if they are equal.
 func (v *value) appendKey(b []byte) []byte {
 	b = append(b, byte(v.kind))
 	switch v.kind {
@@ -225,7 +225,7 @@ func appendText(b []byte, text string) []byte {
 	return append(append(b, ' '), text...)
 }
 
-// fromPlain converts a Go value that [jsonschema.UnmarshalJSON] has returned.
+// fromPlain converts a Go value that [jsonschema.UnmarshalJSON] returned.
 func fromPlain(of any) *value {
 	switch of := of.(type) {
 	case bool:

@@ -1,9 +1,11 @@
-// Package locator parses the paths, URLs, URIs, IP addresses and email addresses in requests. Packages engine and
-// condition use it to compare such strings with rules.
+// Package locator parses the paths, URLs, URIs, IP addresses and email addresses in requests, so that packages engine
+// and condition can compare them with rules.
 //
-// The server that receives the request parses the same string with a different parser. Therefore each function returns
-// an error if well-known parsers, which are called readers here, interpret the string in different ways.
+// The server that receives a request parses the same strings, but with its own parser. Therefore each function returns
+// an error if well-known parsers would interpret a string in different ways. The comments and messages of this package
+// call these parsers readers.
 //
-// The package looks up neither files nor host names. All functions depend only on their arguments and are safe for
-// concurrent use. The length of a string is bounded, and the time is linear in the length.
+// The package never accesses the file system and never resolves host names. The result of a function depends only on
+// its arguments, and all functions are safe for concurrent use. Each function limits the length of its strings and
+// takes time that is linear in this length.
 package locator

@@ -17,8 +17,8 @@ var (
 // parseHost returns the host of a URL if RFC 3986 and the WHATWG standard agree on the host. The result is a name in
 // lower case and ASCII without a final dot, or an IP address without brackets.
 func parseHost(text string) (string, error) {
-	// A letter has up to four bytes. A longer name is refused before it is converted, because the conversion takes
-	// quadratic time.
+	// A character has at most four bytes, so a longer name can't be valid. It is refused before it is converted,
+	// because the conversion takes quadratic time.
 	if len(text) > 4*maxHost {
 		return "", errHostForm
 	}
@@ -30,7 +30,7 @@ func parseHost(text string) (string, error) {
 		}
 		return inner, nil
 	}
-	if endsInNumber(lower(text)) { // with or without a final dot
+	if endsInNumber(lower(text)) { // the name may end with a dot
 		address, err := netip.ParseAddr(text)
 		if err != nil || !address.Is4() || address.String() != text {
 			return "", errAddressForm
@@ -60,8 +60,9 @@ func endsInNumber(name string) bool {
 	return ok && (hex == "" || every(hex, isHex))
 }
 
-// checkName returns an error if a string is not a host name. A host name has labels of at most 63 letters, digits, `-`
-// and `_`, and at most 253 bytes. A label in Punycode must be equal to the encoding of its decoded letters.
+// checkName returns an error if a string is not a host name. A host name has at most 253 bytes. Each of its labels has
+// at most 63 bytes, which are letters in lower case, digits, `-` and `_`. A label in Punycode must be equal to the
+// encoding of the letters that it decodes to.
 func checkName(name string) error {
 	if len(name) > maxHost {
 		return errHostForm
@@ -84,14 +85,14 @@ func checkName(name string) error {
 	return nil
 }
 
-// toASCII converts a host name to ASCII. It returns an error if older and newer versions of the standards map a letter
-// in the name to different letters.
+// toASCII converts a host name to ASCII. It returns an error if older and newer versions of the standards convert a
+// letter of the name differently.
 func toASCII(name string) (string, error) {
 	if !strings.ContainsFunc(name, func(r rune) bool { return r > 0x7f }) {
 		return name, nil
 	}
 	ascii, err := letterProfile(false).ToASCII(name)
-	if err != nil || strings.ToLower(name) != name { // older readers convert letters such as the Cherokee ones to lower case
+	if err != nil || strings.ToLower(name) != name { // older readers also convert letters that the standards don't, such as Cherokee ones, to lower case
 		return "", errPuny
 	}
 	older, err := letterProfile(true).ToASCII(name)
@@ -104,13 +105,13 @@ func toASCII(name string) (string, error) {
 	return ascii, nil
 }
 
-// letterProfile returns the profile for host names with non-ASCII letters, which is UTS #46 as the WHATWG standard uses
-// it. If the parameter transitional is true, it returns the earlier form of UTS #46, which maps ß to ss.
+// letterProfile returns the profile that converts host names with non-ASCII letters, which is UTS #46 in the variant of
+// the WHATWG standard. If transitional is true, it returns the profile of the earlier variant, which maps ß to ss.
 func letterProfile(transitional bool) *idna.Profile {
 	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.Transitional(transitional))
 }
 
-// lower returns a string with its ASCII letters in lower case. Other letters are not changed.
+// lower converts the ASCII letters of a string to lower case. It does not change other letters.
 func lower(text string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {

@@ -7,7 +7,7 @@ import (
 )
 
 // ParsePrefix parses a network in CIDR notation, for example 10.0.0.0/8. It returns an error if bits after the prefix
-// are set, or if the network is an IPv4 network that is mapped into IPv6.
+// are set, or if the network is an IPv4 network in the form that is mapped into IPv6.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	switch {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A Path is a path with slashes as separators. It contains no empty segments, and no `.` or `..`. Symbolic links are
-// not resolved. The zero Path is the relative path ".". A Path is immutable.
+// A Path is a path whose segments are separated by slashes. It contains no empty segments and no `.` or `..` segments.
+// Symbolic links are not resolved. The zero Path is the relative path ".". A Path is immutable.
 type Path struct {
 	absolute bool
 	segments []string
@@ -32,9 +32,9 @@ var (
 	errNoExt   = errors.New("has a last segment whose only dots are at its start: some readers take it for an extension")
 )
 
-// ParsePath parses a path of at most [MaxBytes]. It returns an error for the empty string, and if well-known programs
-// interpret the string differently. The programs differ about:
-//   - unprintable characters, `\`, and `%` before two hexadecimal digits
+// ParsePath parses a path of at most [MaxBytes]. It returns an error if the string is empty, or if well-known programs
+// interpret it in different ways. The programs differ if the string contains:
+//   - unprintable characters, `\`, or `%` before two hexadecimal digits
 //   - `~`, a drive, the scheme of a URL or two slashes at the start
 //   - a segment that only some programs interpret as `.` or `..`, or as another segment
 //   - a `..` that leads above the start of the path
@@ -72,7 +72,7 @@ func ParsePath(text string) (Path, error) {
 		}
 		p.segments = append(p.segments, segment)
 	}
-	if !p.absolute && len(p.segments) > 0 { // after cleaning, "a/../~b" and "./c:" start with ~b and c:
+	if !p.absolute && len(p.segments) > 0 { // for example, "a/../~b" now starts with ~b, and "./c:" starts with c:
 		if err := checkStart(p.segments[0]); err != nil {
 			return Path{}, err
 		}
@@ -111,7 +111,8 @@ func checkFileName(segment string) error {
 	return nil
 }
 
-// checkSegment returns an error if some programs interpret a segment of a path as a different segment.
+// checkSegment returns an error if some programs interpret a segment of a path or URL as a different segment. For
+// paths, use checkFileName, which checks more.
 func checkSegment(segment string) error {
 	switch {
 	case strings.Trim(segment, ". ") == "":
@@ -132,9 +133,9 @@ func checkSegment(segment string) error {
 	return nil
 }
 
-// legacyAlike contains the characters that encodings on a few systems convert to / \ ~ or %, although Unicode does not:
-// fraction slash, division slash, set minus, reverse solidus operator, big solidus, big reverse solidus, yen, won,
-// overline and the Arabic percent sign.
+// legacyAlike contains the characters that a few systems convert to / \ ~ or % when they change the encoding, although
+// Unicode does not convert them: fraction slash, division slash, set minus, reverse solidus operator, big solidus, big
+// reverse solidus, yen, won, overline and the Arabic percent sign.
 const legacyAlike = "\u2044\u2215\u2216\u29f5\u29f8\u29f9\u00a5\u20a9\u203e\u066a"
 
 func nonASCII(text string) string {
@@ -158,7 +159,7 @@ func (p Path) String() string {
 	return text
 }
 
-// Within reports whether p is equal to root or below it. Paths are compared segment by segment. Within returns an error
+// Within reports whether p is root or is below root. It compares the paths segment by segment. Within returns an error
 // if one path is absolute and the other is relative.
 func (p Path) Within(root Path) (bool, error) {
 	if p.absolute != root.absolute {
@@ -175,9 +176,9 @@ func (p Path) Base() (string, error) {
 	return p.segments[len(p.segments)-1], nil
 }
 
-// Ext returns the part of the last segment that starts at the segment's last dot, or "" if there is no dot. It returns
-// an error for names such as ".profile", because some programs treat the whole name as the extension. It also returns
-// an error for characters that some programs treat as a dot.
+// Ext returns the extension, which is the end of the last segment from its last dot on. If the segment has no dot, Ext
+// returns "". It returns an error for names such as ".profile", because some programs treat the whole name as the
+// extension. It also returns an error for characters that some programs treat as a dot.
 func (p Path) Ext() (string, error) {
 	base, err := p.Base()
 	if err != nil {

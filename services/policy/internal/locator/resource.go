@@ -22,11 +22,11 @@ var (
 	errBraces      = errors.New("has an opening or closing brace without the other")
 )
 
-// CheckResource returns nil if the URI of a resource is plain. Otherwise it returns the reason why the URI is not
-// plain. The URI may have any scheme.
+// CheckResource returns nil if a resource's URI is plain. Otherwise it returns an error with the reason. The URI may
+// have any scheme.
 //
-// Servers interpret a plain URI in the same way, with two exceptions: some servers remove or add the parts that
-// [Readings] describes, and some ignore case. A plain URI conforms to RFC 3986 and has:
+// All servers interpret a plain URI as the same resource, with two exceptions: some servers ignore case, and some
+// remove or add the parts that [Readings] lists. A plain URI conforms to RFC 3986 and has:
 //   - a scheme in lower case
 //   - no fragment
 //   - no percent-encoding that is not needed, or that some servers decode to a separator
@@ -71,7 +71,7 @@ func CheckResource(uri string) error {
 }
 
 // pathAndQuery checks the part of a URI between the scheme and the path. It returns the path, which begins with a
-// slash, and the query. The parameter rest is the URI without the scheme.
+// slash, together with the query. The parameter rest is what follows the scheme and its colon.
 func pathAndQuery(uri, scheme, rest string) (string, error) {
 	_, special := schemes[scheme]
 	authority, has := strings.CutPrefix(rest, "//")
@@ -130,7 +130,7 @@ func checkAuthority(authority string) error {
 	case port != "" && (!every(port, isDigit) || port[0] == '0'):
 		return errPort
 	}
-	if inner, is := strings.CutPrefix(host, "["); is { // an IPv6 address
+	if inner, is := strings.CutPrefix(host, "["); is { // remove the brackets and colons of an IPv6 address
 		host = strings.ReplaceAll(strings.TrimSuffix(inner, "]"), ":", "")
 	}
 	if strings.ContainsAny(host, "[]:") {
@@ -160,7 +160,7 @@ func checkQuery(query string) error {
 	return nil
 }
 
-// decoded decodes the percent-encoding in a string. Each % in the string must begin an escape.
+// decoded decodes the percent-encoding in a string. Each % in the string must be followed by two hexadecimal digits.
 func decoded(text string) string {
 	value := func(c byte) byte {
 		if isDigit(c) {
@@ -180,8 +180,8 @@ func decoded(text string) string {
 	return out.String()
 }
 
-// CheckTemplate returns nil if a URI template (RFC 6570) expands to plain URIs for all plain values of its expressions.
-// See [CheckResource].
+// CheckTemplate returns nil if a URI template (RFC 6570) expands to a plain URI whenever the values of its expressions
+// are plain. [CheckResource] defines plain URIs.
 func CheckTemplate(template string) error {
 	var out strings.Builder
 	for {
@@ -198,10 +198,10 @@ func CheckTemplate(template string) error {
 	}
 }
 
-// Readings returns the given URI or URI template, and the other URIs that some servers interpret it as. Some servers
-// remove the user before the host, or the port. Some servers remove or add a final slash. Some servers remove other
-// parts: the query, the parameters of segments, the names of file streams, or a fragment. Some do this even if the
-// character at the start of such a part is percent-encoded.
+// Readings returns the given URI or URI template, followed by the other URIs that some servers take it for. Some
+// servers remove the user before the host, or the port. Some remove or add a final slash. Some remove the query, the
+// parameters of segments, the names of file streams, or a fragment. A few of these servers remove such a part even if
+// its first character is percent-encoded.
 func Readings(uri string) []string {
 	out := []string{uri}
 	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, toggleFinalSlash} {
@@ -214,7 +214,7 @@ func Readings(uri string) []string {
 	return out
 }
 
-// cutAt returns the part of a string before the first occurrence of any string in ends.
+// cutAt returns the part of a string before the first occurrence of any of the given ends.
 func cutAt(text string, ends ...string) string {
 	for _, end := range ends {
 		text, _, _ = strings.Cut(text, end)
@@ -238,8 +238,8 @@ func withoutParameters(uri string) string {
 	return path
 }
 
-// withoutStreams removes the names of file streams (NTFS) from a file URI: `a.txt::$DATA` becomes `a.txt`. It does not
-// remove a drive letter.
+// withoutStreams removes the names of file streams (NTFS) from a file URI. For example, `a.txt::$DATA` becomes `a.txt`.
+// It does not remove a drive letter.
 func withoutStreams(uri string) string {
 	path, is := strings.CutPrefix(uri, "file:///")
 	if !is {
@@ -261,8 +261,8 @@ func withoutStreams(uri string) string {
 	return uri
 }
 
-// mapAuthority applies the function change to the authority of a URI, which is the part with the user, the host and the
-// port. If the URI has no authority, mapAuthority returns the URI unchanged.
+// mapAuthority replaces the authority of a URI, which is the part with the user, the host and the port, with the result
+// of the function change. If the URI has no authority, mapAuthority returns the URI unchanged.
 func mapAuthority(uri string, change func(string) string) string {
 	scheme, rest, has := strings.Cut(uri, "://")
 	if !has || strings.ContainsAny(scheme, "/?") {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes is the maximum length of a path or URL, in bytes. Most systems limit paths to the same length.
+// MaxBytes limits the length of a path or URL, in bytes. Most systems have the same limit for paths.
 const MaxBytes = 4096
 
 var (
@@ -16,7 +16,8 @@ var (
 	errBackslash = errors.New(`contains a \, which some readers take for /`)
 )
 
-// checkText returns an error if a string can't be a path, a URL or an address.
+// checkText returns an error if a string can't be a path, a URL or an address, for example because it has more than the
+// given number of bytes or contains unprintable characters.
 func checkText(text string, most int) error {
 	switch {
 	case text == "":
@@ -31,7 +32,7 @@ func checkText(text string, most int) error {
 		case r == '\\':
 			return errBackslash
 		case ' ' <= r && r <= '~':
-		case !unicode.IsPrint(r): // the only printable white space is the space
+		case !unicode.IsPrint(r): // IsPrint is false for all white space except the space
 			return errUnprinted
 		}
 	}
@@ -60,7 +61,7 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// every reports whether a string is not empty and each of its bytes satisfies the given function.
+// every reports whether a string has at least one byte, and all its bytes satisfy the given function.
 func every(text string, of func(byte) bool) bool {
 	for i := range len(text) {
 		if !of(text[i]) {

@@ -6,24 +6,25 @@ import (
 	"strings"
 )
 
-// A URL is an absolute URL whose host is the same under RFC 3986 and the WHATWG standard. It is immutable. The zero URL
-// is not valid.
+// A URL is an absolute URL in which RFC 3986 and the WHATWG standard find the same host. A URL is immutable. The zero
+// URL is not valid.
 type URL struct {
 	// Scheme is the scheme in lower case, without the colon.
 	Scheme string
-	// Host is a host name in lower case and ASCII, without a final dot, or an IP address without brackets.
+	// Host is either a host name in ASCII and lower case, without a final dot, or an IP address without brackets.
 	Host string
-	// Port is the port, from 1 to 65535. If the URL specifies no port, it is the default port of the scheme, or 0 if
+	// Port is the port, from 1 to 65535. If the URL specifies no port, Port is the default port of the scheme, or 0 if
 	// the scheme has no default port.
 	Port int
-	// Path is the path as it is written in the URL, except that percent-encoding is in upper case. It is "/" if the URL
-	// has no path.
+	// Path is the path as it is written in the URL, except that the hexadecimal digits of percent-encoding are in upper
+	// case. If the URL has no path, Path is "/".
 	Path string
 	// Bare is true if the URL has neither a query nor a fragment.
 	Bare bool
 }
 
-// schemes maps the special schemes of the WHATWG standard that have a host to their default ports.
+// schemes contains the default ports of the schemes that the WHATWG standard calls special, except for file URLs, which
+// have no port.
 var schemes = map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 
 var (
@@ -42,13 +43,14 @@ var (
 	errBaseQuery = errors.New("has a query or a fragment")
 )
 
-// ParseURL parses an absolute URL with a host, of at most [MaxBytes]. It returns an error if RFC 3986, the WHATWG
-// standard and well-known programs interpret the string differently. They can differ about:
+// ParseURL parses an absolute URL that has a host and at most [MaxBytes]. It returns an error if RFC 3986, the WHATWG
+// standard or a well-known program interprets the string in a different way than the others. They differ if the string
+// contains:
 //   - a user before the host
-//   - `\`, white space and unprintable characters
+//   - `\`, white space or unprintable characters
 //   - more or less than two slashes before the host
 //   - a host that is not a plain name, or an IP address in an unusual spelling
-//   - port 0, and a colon without a port
+//   - port 0, or a colon without a port
 //   - a path with parts that some programs remove or decode
 func ParseURL(text string) (URL, error) {
 	if err := checkText(text, MaxBytes); err != nil {
@@ -107,7 +109,7 @@ func (u *URL) readAuthority(text string) error {
 	return nil
 }
 
-// readPort returns the port in text. If the parameter text is empty, it returns the default port of the scheme.
+// readPort parses a port. For the empty string, it returns the default port of the scheme.
 func (u *URL) readPort(text string) (int, error) {
 	if text == "" {
 		return schemes[u.Scheme], nil
@@ -158,8 +160,8 @@ func (u *URL) readRest(text string) error {
 // segments returns the segments of the path. The last segment is empty if the path ends with a slash.
 func (u *URL) segments() []string { return strings.Split(u.Path[1:], "/") }
 
-// upperEscapes returns the path with percent-encoding in upper case. It returns an error if decoding could make the
-// path a different path, because only some readers decode the path.
+// upperEscapes returns the path with its percent-encoding in upper case. It returns an error if the decoded path would
+// be a different path, because only some readers decode paths.
 func upperEscapes(path string) (string, error) {
 	var out, decoded strings.Builder
 	for i := 0; i < len(path); i++ {
@@ -180,7 +182,8 @@ func upperEscapes(path string) (string, error) {
 	return out.String(), checkDecoded(decoded.String())
 }
 
-// checkDecoded returns an error if a decoded path is not a plain path.
+// checkDecoded returns an error if a path contains parts that some readers interpret differently after the path was
+// decoded.
 func checkDecoded(path string) error {
 	if err := checkText(path, MaxBytes); err != nil {
 		return errNeedless
@@ -196,8 +199,8 @@ func checkDecoded(path string) error {
 	return nil
 }
 
-// Under reports whether u has the same scheme, host and port as base, and a path that equals the path of base or is
-// below it. Paths are compared segment by segment.
+// Under reports whether u has the same scheme, host and port as base, and a path that equals or is below the path of
+// base. It compares the paths segment by segment.
 func (u URL) Under(base URL) bool {
 	if u.Scheme != base.Scheme || u.Host != base.Host || u.Port != base.Port || base.Host == "" {
 		return false
@@ -209,7 +212,7 @@ func (u URL) Under(base URL) bool {
 	return startsWith(u.segments(), root)
 }
 
-// ParseBase parses a URL that can be the argument of [URL.Under]. It returns an error if the URL has a query or a
+// ParseBase parses a URL that is to be the argument of [URL.Under]. It returns an error if the URL has a query or a
 // fragment.
 func ParseBase(text string) (URL, error) {
 	u, err := ParseURL(text)

@@ -15,17 +15,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// argument is an argument of a tool, with its values in the observed calls.
+// An argument is an argument of a tool together with its values in the observed calls.
 type argument struct {
 	name string
-	// values contains one value for each call that has the argument, except for values that were redacted. The field
-	// replaced is the number of redacted values.
+	// values contains one value for each call that has the argument, unless the value was redacted. replaced is the
+	// number of redacted values.
 	values   []jsontext.Value
 	replaced int
 }
 
-// field matches names that can follow `args.` in a condition. reserved lists the exceptions, which are reserved words
-// of the condition language.
+// field matches the names that a condition can write after `args.` unless they are in reserved, which lists the
+// reserved words of the condition language.
 var (
 	field    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	reserved = []string{
@@ -34,8 +34,8 @@ var (
 	}
 )
 
-// read returns three expressions: the first reads the argument, the second tests whether it is present, and the third
-// tests whether it is absent.
+// read returns three expressions for a condition. The first reads the argument, the second tests whether the argument
+// is present, and the third tests whether it is absent.
 func (a *argument) read() (value, present, absent string) {
 	if field.MatchString(a.name) && !slices.Contains(reserved, a.name) {
 		return "args." + a.name, "has(args." + a.name + ")", "!has(args." + a.name + ")"
@@ -44,7 +44,7 @@ func (a *argument) read() (value, present, absent string) {
 	return "args[" + quoted + "]", quoted + " in args", "!(" + quoted + " in args)"
 }
 
-// bound returns the bound for the argument. The parameter calls is the number of observed calls.
+// bound derives the bound for the argument. The parameter calls is the number of observed calls.
 func (a *argument) bound(calls int, schema engine.Schema, home string) Bound {
 	out := Bound{Argument: a.name}
 	if a.replaced > 0 {
@@ -62,14 +62,14 @@ func (a *argument) bound(calls int, schema engine.Schema, home string) Bound {
 		out.Condition = "(" + absent + " || " + text + ")"
 		out.Note += fmt.Sprintf(", without it: %d", calls-len(a.values))
 	} else if schema.Arguments != nil && !schema.Arguments[a.name].Required {
-		out.Condition = present + " && " + text // the schema permits calls without it, and none was observed
+		out.Condition = present + " && " + text // all observed calls had the argument, but the schema also permits calls without it
 	}
 	out.Note += ")"
 	return out
 }
 
-// valueBound returns a condition that limits the value of an expression, and a note about the condition. The parameter
-// value is the expression. If there is no bound, the condition is empty, and the note says why.
+// valueBound returns a condition that limits the result of an expression, and a note that describes the condition. The
+// parameter value is the expression. If there is no bound, the condition is empty, and the note says why.
 func (a *argument) valueBound(value, home string) (text, note string) {
 	kind := a.values[0].Kind()
 	for _, v := range a.values {
@@ -98,11 +98,11 @@ func (a *argument) valueBound(value, home string) (text, note string) {
 
 func isBool(kind jsontext.Kind) bool { return kind == 't' || kind == 'f' }
 
-// textsOf returns the text of each value. All values must be texts.
+// textsOf decodes the given JSON values, which must be strings.
 func textsOf(values []jsontext.Value) []string {
 	out := make([]string, len(values))
 	for i, v := range values {
-		_ = json.Unmarshal(v, &out[i]) // the value is a part of valid JSON
+		_ = json.Unmarshal(v, &out[i]) // the value can be decoded, because it is a part of valid JSON
 	}
 	return out
 }
@@ -139,7 +139,7 @@ func (a *argument) numberBound(value string) (text, note string) {
 	return text, fmt.Sprintf("from %s to %s", lowest, highest)
 }
 
-// listBound returns the bound for an argument whose values are lists of texts.
+// listBound derives the bound for an argument whose values are lists of texts.
 func (a *argument) listBound(value, home string) (text, note string) {
 	lists := make([][]string, len(a.values))
 	empty, total := false, 0
@@ -163,7 +163,8 @@ func (a *argument) listBound(value, home string) (text, note string) {
 	if text == "" {
 		return "", "its elements: " + note
 	}
-	// Only a list has an element with index 0. Without this test, `all` would also accept the keys of an object.
+	// This test excludes objects, because only a list has an element with the index 0. Without the test, `all` would
+	// accept an object with suitable keys.
 	first := value + `[0] != ""`
 	if empty {
 		first = "(" + value + " == [] || " + first + ")"
@@ -171,7 +172,7 @@ func (a *argument) listBound(value, home string) (text, note string) {
 	return fmt.Sprintf("%s && %s.all(x, %s)", first, value, text), "a list whose elements are " + note
 }
 
-// textBound returns the bound for texts. perCall contains the texts in each call, name is the argument's name, and
+// textBound derives the bound for texts. perCall contains the texts of each call, name is the name of the argument, and
 // value is the expression that reads a text.
 func textBound(name, value string, perCall [][]string, home string) (text, note string) {
 	texts := slices.Concat(perCall...)
@@ -205,7 +206,7 @@ func textBound(name, value string, perCall [][]string, home string) (text, note 
 	return fmt.Sprintf("%s in [%s]", value, list), "one of " + list
 }
 
-// varies says why a text can't be limited to its observed values. It returns "" if it can be.
+// varies says why the observed values of a text can't become the list of its allowed values. It returns "" if they can.
 func varies(distinct []string, perCall [][]string) string {
 	if len(distinct) > maxValues {
 		return fmt.Sprintf("%d different texts", len(distinct))

@@ -1,13 +1,14 @@
-// Package propose derives bounds for the arguments of a tool from calls that were observed. A bound is a part of a
-// condition. It is true for every observed call, and as narrow as its kind permits:
+// Package propose derives bounds for the arguments of a tool from observed calls. A bound is a part of a condition that
+// limits an argument. It is true for every observed call. Depending on the values of an argument, its bound requires:
 //
-//   - a text that has few values, each of which occurs in several calls, is one of these values
-//   - a path is in the folder that contains all observed paths
-//   - a URL has the observed scheme, host and port
-//   - a number is at least 0, or at least the lowest observed number if that is negative, and at most the highest
-//   - a boolean has the observed values
-//   - a list of texts has a bound for its elements
-//   - no arguments are present other than those that were observed
+//   - one of the observed values, if a text has few values and each occurs in several calls
+//   - a path in the folder that contains all observed paths
+//   - a URL with the observed scheme, host and port
+//   - a number between the lower limit and the highest observed number, where the lower limit is 0 or the lowest
+//     observed number if that is negative
+//   - one of the observed booleans
+//   - a list of texts in which each element satisfies a bound for texts
 //
-// An argument whose values vary more has no bound, and the reason is given instead.
+// One more bound forbids all arguments that occur in none of the observed calls. If the values of an argument vary too
+// much for these bounds, the argument has no bound, and a note says why.
 package propose

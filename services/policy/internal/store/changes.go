@@ -8,23 +8,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// MaxStagedChanges is the maximum number of staged changes. If there are more, the oldest are deleted. If a deleted
-// change is requested again, another approval is requested for it.
+// MaxStagedChanges limits how many staged changes are stored. If there are more, the oldest are deleted. When a deleted
+// change is requested again, people must approve it again.
 const MaxStagedChanges = 100
 
-// StagedChange is a change to the policy documents for which an approval is requested.
+// StagedChange is a change to the policy documents that waits for its approval.
 type StagedChange struct {
 	// ID is the SHA-256 digest of the change, in hexadecimal.
 	ID string
 	// Replaces is the number of the activation that the change replaces, or 0 if no documents were active.
 	Replaces int64
-	// Params contains the JSON that is shown to approvers.
+	// Params is the JSON that approvers see.
 	Params string
-	// Approval is the id of the approval. It is empty until [Store.SetApproval] is called.
+	// Approval is the id of the approval that was requested for the change. It is empty until [Store.SetApproval] is
+	// called.
 	Approval string
 }
 
-// FindChange returns the staged change with the given ID. ok is false if no such change is stored.
+// FindChange returns the staged change with the given ID. It returns false if no such change is staged.
 func (s *Store) FindChange(ctx context.Context, id string) (change StagedChange, ok bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		change, ok, err = findChange(ctx, tx, id)
@@ -34,7 +35,8 @@ func (s *Store) FindChange(ctx context.Context, id string) (change StagedChange,
 }
 
 // StageChange stores a change and returns it. If a change with the same ID is already stored, StageChange returns the
-// stored change. If the change does not replace the active revision, the error is [ErrRevisionChanged].
+// stored change. If the active revision is not the one that the change replaces, StageChange returns
+// [ErrRevisionChanged].
 func (s *Store) StageChange(ctx context.Context, change StagedChange) (staged StagedChange, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		active, err := activeRevision(ctx, tx)
@@ -68,8 +70,8 @@ func (s *Store) SetApproval(ctx context.Context, change, approval string) error 
 	})
 }
 
-// DeleteChanges deletes the staged changes that replace an activation older than the active one. It returns the ids of
-// their approvals.
+// DeleteChanges deletes the staged changes that can't be made any more, because the activation that they replace is
+// older than the active one. It returns the ids of their approvals.
 func (s *Store) DeleteChanges(ctx context.Context) (approvals []string, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		approvals = nil
@@ -103,7 +105,7 @@ func findChange(ctx context.Context, tx *sqlstore.Tx, id string) (change StagedC
 	return change, err == nil, err
 }
 
-// checkUnused returns [ErrApprovalUsed] if the approval has already been used to activate documents.
+// checkUnused returns [ErrApprovalUsed] if documents were already activated with the given approval.
 func checkUnused(ctx context.Context, tx *sqlstore.Tx, approval string) error {
 	if approval == "" {
 		return nil

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// ListedTools returns the tools in the newest complete lists of each server, with their schemas. It reads a SQLite
-// database, and writes nothing. Another process may have the database open. The result has no entry for a server
-// without complete lists.
+// ListedTools returns the tools in the newest complete tool list of each server, together with their schemas. A server
+// without a complete list is not in the result. ListedTools only reads the SQLite database in the given file, and
+// another process may have the database open.
 func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err error) {
 	db, err := sqlstore.OpenReadOnly(file)
 	if err != nil {
@@ -35,7 +35,7 @@ func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err 
 		for _, name := range s.ListedNow() {
 			var text string
 			row := db.QueryRowContext(ctx, "SELECT text FROM definitions WHERE server = $1 AND digest = $2", s.Name, hexOf(s.Tools[name].Pinned().Digest))
-			if err := row.Scan(&text); err == nil { // otherwise the schema is not known
+			if err := row.Scan(&text); err == nil { // if the definition is not stored, the schema is unknown
 				schemas[s.Name+"/"+name], definitions[s.Name+"/"+name] = catalog.SchemaOf(text), text
 			}
 		}
@@ -51,7 +51,8 @@ func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err 
 	return lists, nil
 }
 
-// Servers returns the servers in the catalog by name. Like [ListedTools], it reads a SQLite database.
+// Servers returns the servers in the catalog by name. Like [ListedTools], it only reads the SQLite database in the
+// given file.
 func Servers(ctx context.Context, file string) (out map[string]*catalog.Server, err error) {
 	db, err := sqlstore.OpenReadOnly(file)
 	if err != nil {

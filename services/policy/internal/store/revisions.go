@@ -11,80 +11,80 @@ import (
 )
 
 const (
-	// MaxRevisions is the maximum number of activations that are stored.
+	// MaxRevisions limits how many activations are stored.
 	MaxRevisions = 1000
-	// MaxRevisionBytes is the maximum total size of the documents in all stored activations. If several activations
-	// have the same documents, the documents count only once.
+	// MaxRevisionBytes limits the total size of the documents in all stored activations, in bytes. Documents that
+	// several activations have in common count only once.
 	MaxRevisionBytes = 256 << 20
-	// minRevisions is the number of newest activations that are never deleted. They are the active activation and the
-	// activation before it.
+	// minRevisions is the number of the newest activations that are never deleted, which are the active one and the one
+	// before it.
 	minRevisions = 2
 )
 
-// These are errors about revisions. Use errors.Is to compare them.
+// These errors concern revisions. They may be wrapped, so use errors.Is to compare them.
 var (
-	// ErrRevisionUnknown means that no stored revision has the given id.
+	// ErrRevisionUnknown means that the given id is not the id of a stored revision.
 	ErrRevisionUnknown = errors.New("no stored revision has this id: `sluice policy revisions` lists all of them")
-	// ErrRevisionAmbiguous means that several stored revisions have ids that begin with the given digits.
+	// ErrRevisionAmbiguous means that several stored revisions have an id that begins with the given digits.
 	ErrRevisionAmbiguous = errors.New("several stored revisions begin with these digits: write more of them")
-	// ErrRevisionChanged means that the active revision is not the one that the author of the change expected.
+	// ErrRevisionChanged means that the active revision is not the one that the author of a change expected.
 	ErrRevisionChanged = errors.New("another revision is active than the expected one")
-	// ErrApprovalUsed means that an approval can't be used because documents have already been activated with it.
+	// ErrApprovalUsed means that an approval can't be used again, because documents were already activated with it.
 	ErrApprovalUsed = errors.New("this approval has made documents active before")
-	// ErrRevisionsLost means that the store lacks a revision that was active before. This can happen if the store was
-	// restored from a backup.
+	// ErrRevisionsLost means that a revision that was active before is not in the store, for example because the store
+	// was restored from a backup.
 	ErrRevisionsLost = errors.New("the store has lost policy revisions that were active: restart the policy services to use what the store contains")
 )
 
-// Revision is an activation of policy documents. The zero Revision means that the store has no revisions.
+// Revision is one activation of policy documents. The zero Revision means that the store has no revisions.
 type Revision struct {
-	// Number is 1 for the first activation, and increases by 1 with each activation.
+	// Number identifies the activation. It is 1 for the first activation, and increases by 1 with each activation.
 	Number int64
 	// ID is the SHA-256 digest of the documents, in hexadecimal. Several activations may have the same documents.
 	ID string
-	// Author is the subject of the operator who applied the documents. Reason is the operator's reason.
+	// Author is the subject of the operator who applied the documents, and Reason is the reason that the operator gave.
 	Author, Reason string
 	// Activated is the time of the activation. An activation with a greater Number always has a later time, even if the
 	// store's clock was set back.
 	Activated time.Time
-	// Approval is the id of the approval that allowed the activation. ApprovedBy is a JSON array of the subjects of the
-	// people who approved. Both fields are empty if no approval was required.
+	// Approval is the id of the approval that permitted the activation. ApprovedBy is a JSON array with the subjects of
+	// the people who approved it. Both are empty if no approval was required.
 	Approval, ApprovedBy string
 }
 
-// Follows reports whether r can be the active revision if the parameter before was the active revision earlier and the
-// store has lost no revision since then.
+// Follows reports whether r can be active after the given revision was active. If Follows returns false, the store has
+// lost revisions.
 func (r *Revision) Follows(before *Revision) bool {
 	return r.Number > before.Number || r.Number == before.Number && r.ID == before.ID && r.Activated.Equal(before.Activated)
 }
 
-// Activation describes the documents to activate.
+// Activation says which documents to activate, and under which conditions.
 type Activation struct {
-	// ID is the SHA-256 digest of the documents, in hexadecimal. Documents contains the documents in any form.
+	// ID is the SHA-256 digest of the documents, in hexadecimal. The store does not interpret Documents.
 	ID        string
 	Documents []byte
 	// Author and Reason have the same meaning as the fields in [Revision].
 	Author, Reason string
-	// Expected is the ID that the active revision must have. It points to "" if no revision may be stored yet, and it
-	// is nil if any revision may be active.
+	// Expected is the ID that the active revision must have. A pointer to "" means that no revision may be stored yet.
+	// If Expected is nil, any revision may be active.
 	Expected *string
-	// Replaces is the number that the active revision must have. It points to 0 if no revision may be stored yet, and
-	// it is nil if any revision may be active.
+	// Replaces is the number that the active revision must have. A pointer to 0 means that no revision may be stored
+	// yet. If Replaces is nil, any revision may be active.
 	Replaces *int64
 	// Approval and ApprovedBy have the same meaning as the fields in [Revision].
 	Approval, ApprovedBy string
-	// Known is a revision that the caller knows to have been active. It is used to find out whether the store has lost
-	// revisions.
+	// Known is a revision that was active before, as far as the caller knows. If the active revision does not follow
+	// Known, the store has lost revisions.
 	Known Revision
-	// Again is true if the documents are activated even if they are already active.
+	// Again is true if a new activation is to be stored even if the documents are already active.
 	Again bool
 }
 
-// ActivateRevision stores documents and makes them active. If they are already active, nothing changes, and changed is
-// false. The store sets the number and the time. It deletes the oldest activations if there are more than
-// [MaxRevisions], or if their documents are larger than [MaxRevisionBytes]. The error can be [ErrRevisionChanged],
-// [ErrApprovalUsed], [ErrRevisionsLost] or [sqlstore.ErrUnavailable]. With [ErrRevisionChanged], ActivateRevision also
-// returns the active revision.
+// ActivateRevision stores documents and makes them active. If they are already active, it changes nothing and returns
+// false, unless Again is true. The store sets the number and the time of the activation. Afterwards, it deletes the
+// oldest activations until it has at most [MaxRevisions] with at most [MaxRevisionBytes]. The error can be
+// [ErrRevisionChanged], [ErrApprovalUsed], [ErrRevisionsLost] or [sqlstore.ErrUnavailable]. In the case of
+// [ErrRevisionChanged], ActivateRevision also returns the active revision.
 func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active Revision, changed bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		changed = false
@@ -116,8 +116,8 @@ func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active 
 	return active, changed, err
 }
 
-// laterThan returns now if it is later than the parameter before. Otherwise, for example because the clock was set
-// back, laterThan returns the parameter before plus one microsecond.
+// laterThan returns now if it is later than the given time before. Otherwise, for example because the clock was set
+// back, it returns the time one microsecond after the given time.
 func laterThan(before, now time.Time) time.Time {
 	if now.After(before) {
 		return now
@@ -135,7 +135,7 @@ func insertRevision(ctx context.Context, tx *sqlstore.Tx, r *Revision, documents
 	return err
 }
 
-// storedSize is the size of the documents in one activation.
+// storedSize is the size of the documents of one activation, in bytes.
 type storedSize struct {
 	number int64
 	id     string
@@ -164,9 +164,8 @@ func deleteOldRevisions(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// newestDeleted returns the number of the newest activation that must be deleted. All older activations must be deleted
-// too. It returns 0 if no activation must be deleted. The parameter all must be sorted with the newest activation
-// first.
+// newestDeleted returns the number of the newest activation that must be deleted, or 0 if none must be deleted. All
+// activations before it must be deleted too. The newest activation must come first in all.
 func newestDeleted(all []storedSize, maxCount int, maxBytes int64) int64 {
 	counted, total := make(map[string]bool), int64(0)
 	for i, s := range all {
@@ -190,7 +189,8 @@ func (s *Store) ActiveRevision(ctx context.Context) (active Revision, err error)
 	return active, err
 }
 
-// DocumentsOf returns the documents with the given ID. It returns [ErrRevisionUnknown] if they are not stored.
+// DocumentsOf returns the documents with the given ID. If the store does not have them, it returns
+// [ErrRevisionUnknown].
 func (s *Store) DocumentsOf(ctx context.Context, id string) (documents []byte, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT documents FROM policy_documents WHERE id = $1", id).Scan(&documents)
@@ -202,9 +202,9 @@ func (s *Store) DocumentsOf(ctx context.Context, id string) (documents []byte, e
 	return documents, err
 }
 
-// FindRevision returns the newest activation of the documents whose ID begins with prefix. The parameter prefix must
-// contain only lower-case hexadecimal digits. The error can be [ErrRevisionUnknown], [ErrRevisionAmbiguous] or
-// [sqlstore.ErrUnavailable].
+// FindRevision finds the documents whose ID begins with the given prefix, and returns the newest activation of these
+// documents. The prefix may contain only hexadecimal digits in lower case. The error can be [ErrRevisionUnknown],
+// [ErrRevisionAmbiguous] or [sqlstore.ErrUnavailable].
 func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		var ids []string
@@ -224,15 +224,15 @@ func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision
 		}
 		all, err := readRevisions(ctx, tx, "WHERE documents = $1 ORDER BY number DESC LIMIT 1", ids[0])
 		if err == nil {
-			found = all[0] // documents without an activation are not stored
+			found = all[0] // there is an activation, because documents without activations are deleted
 		}
 		return err
 	})
 	return found, err
 }
 
-// Revisions returns at most limit activations whose number is less than the parameter below, the newest first. If below
-// is 0, the result starts with the active revision.
+// Revisions returns at most limit activations, the newest first. It returns only activations whose number is less than
+// below, or the newest activations if below is 0.
 func (s *Store) Revisions(ctx context.Context, below int64, limit int) (all []Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = readRevisions(ctx, tx, "WHERE number < $1 OR $1 = 0 ORDER BY number DESC LIMIT $2", below, limit)

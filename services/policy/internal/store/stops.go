@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// MaxStops is the maximum number of emergency stops in force that the operators of one tenant can have.
+	// MaxStops limits how many emergency stops of one tenant's operators may be in force at the same time.
 	MaxStops = 1000
-	// maxEnded is the maximum number of ended stops that are stored for the operators of one tenant. It is also the
-	// maximum number that [Store.EndedStops] returns.
+	// maxEnded limits how many ended stops of one tenant's operators are stored. It also limits how many
+	// [Store.EndedStops] returns.
 	maxEnded = 1000
 )
 
@@ -29,20 +29,20 @@ type Stop struct {
 
 	// OperatorTenant and Operator are the tenant and the subject of the operator who stopped the calls.
 	OperatorTenant, Operator string
-	// Began is the time at which the stop began. Ended is the time at which it ended. Ended is zero while the stop is
-	// in force.
+	// Began is the time when the stop began, and Ended is the time when it ended. Ended is zero while the stop is in
+	// force.
 	Began, Ended time.Time
 	// ResumedBy is the subject of the operator who resumed the calls. It is empty while the stop is in force.
 	ResumedBy string
 }
 
-// StopSet contains the stops that are in force at a version of the store. The oldest stop comes first.
+// StopSet contains the stops that are in force at a version of the store, the oldest first.
 type StopSet struct {
 	Version int64
 	Stops   []Stop
 }
 
-// Engine returns the stops in the form that package engine uses.
+// Engine returns the stops as the type that package engine uses.
 func (s StopSet) Engine() engine.Stops {
 	list := make([]engine.Stop, len(s.Stops))
 	for i := range s.Stops {
@@ -51,9 +51,9 @@ func (s StopSet) Engine() engine.Stops {
 	return engine.NewStops(list)
 }
 
-// StopCalls stores a stop. The store sets the time. If the operators of the same tenant already have a stop in force
-// with the same selector, nothing changes, existed is true, and stop is the earlier stop. The result set contains all
-// stops in force. The error can be [ErrStopsFull] or [sqlstore.ErrUnavailable].
+// StopCalls stores a stop and sets its time. If operators of the same tenant already have a stop with the same selector
+// in force, StopCalls changes nothing, and returns the earlier stop and true. The returned set contains all stops in
+// force. The error can be [ErrStopsFull] or [sqlstore.ErrUnavailable].
 func (s *Store) StopCalls(ctx context.Context, want Stop) (stop Stop, existed bool, set StopSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stop, existed = want, false
@@ -86,18 +86,18 @@ func (s *Store) StopCalls(ctx context.Context, want Stop) (stop Stop, existed bo
 	return stop, existed, set, err
 }
 
-// Resume identifies the stops to end, and the operator who ends them.
+// Resume says which stops to end, and which operator ends them.
 type Resume struct {
 	engine.Selector
 
-	// Operator is the subject of the operator. Only stops by operators of the tenant OperatorTenant are ended, unless
-	// AnyTenant is true.
+	// Operator is the subject of the operator, and OperatorTenant is the operator's tenant. Unless AnyTenant is true,
+	// only the stops that operators of this tenant began are ended.
 	OperatorTenant, Operator string
 	AnyTenant                bool
 }
 
-// ResumeCalls ends the stops with the given selector, and returns them. The result set contains all stops that are
-// still in force. ResumeCalls returns [sqlstore.ErrUnavailable] if the store is unavailable.
+// ResumeCalls ends the stops with the given selector, and returns them. The returned set contains the stops that are
+// still in force. If the store is unavailable, ResumeCalls returns [sqlstore.ErrUnavailable].
 func (s *Store) ResumeCalls(ctx context.Context, r Resume) (ended []Stop, set StopSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		ended = nil
@@ -125,8 +125,8 @@ func (s *Store) ResumeCalls(ctx context.Context, r Resume) (ended []Stop, set St
 	return ended, set, err
 }
 
-// endStop records the end of a stop. If there are too many ended stops by operators of the same tenant, it deletes the
-// oldest of them.
+// endStop stores that a stop has ended. If the operators of the same tenant have more than maxEnded ended stops,
+// endStop deletes the oldest of these.
 func endStop(ctx context.Context, tx *sqlstore.Tx, stop Stop) error {
 	_, err := tx.ExecContext(ctx, `UPDATE stops SET ended = $1, resumed_by = $2
 		WHERE operator_tenant = $3 AND agent = $4 AND server = $5 AND tenant = $6 AND ended IS NULL`,
@@ -139,7 +139,7 @@ func endStop(ctx context.Context, tx *sqlstore.Tx, stop Stop) error {
 	return err
 }
 
-// StopsInForce returns the stops in force.
+// StopsInForce returns the stops in force, with the version of the store.
 func (s *Store) StopsInForce(ctx context.Context) (set StopSet, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		set, err = stopsInForce(ctx, tx)
@@ -148,7 +148,8 @@ func (s *Store) StopsInForce(ctx context.Context) (set StopSet, err error) {
 	return set, err
 }
 
-// EndedStops returns the newest ended stops that the function accept accepts, newest first.
+// EndedStops returns those ended stops for which the given function returns true, the newest first. It returns at most
+// maxEnded stops.
 func (s *Store) EndedStops(ctx context.Context, accept func(Stop) bool) (stops []Stop, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stops, err = readStops(ctx, tx, "WHERE ended IS NOT NULL ORDER BY ended DESC, id", accept)
@@ -185,7 +186,7 @@ func readStops(ctx context.Context, tx *sqlstore.Tx, where string, shows func(St
 	return out, err
 }
 
-// nextVersion increments the version of the store.
+// nextVersion increments the version of the store and returns it.
 func nextVersion(ctx context.Context, tx *sqlstore.Tx) (version int64, err error) {
 	err = tx.QueryRowContext(ctx, "UPDATE changes SET version = version + 1 RETURNING version").Scan(&version)
 	if errors.Is(err, sql.ErrNoRows) {

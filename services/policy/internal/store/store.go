@@ -1,5 +1,6 @@
-// Package store stores the catalog in SQLite or PostgreSQL. Each change to a server is one serializable transaction,
-// which also increments the version of the whole catalog. The policy service uses this package.
+// Package store stores the catalog, the policy revisions and the emergency stops of the policy service in SQLite or
+// PostgreSQL. Each change to a server of the catalog is one serializable transaction, which also increments the version
+// of the whole store.
 package store
 
 import (
@@ -21,12 +22,13 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// ErrNotStored means that the JSON of a tool definition is not stored.
+// ErrNotStored means that the store does not have the JSON of a tool definition.
 var ErrNotStored = errors.New("the text of the definition is not stored")
 
 // Config configures a store.
 type Config struct {
-	// Source is `sqlite`, or the URL of a PostgreSQL database. File is the path of the SQLite database.
+	// Source is `sqlite`, or the URL of a PostgreSQL database. File is the path of the SQLite database if Source is
+	// `sqlite`.
 	Source, File string
 	// Log receives messages about migrations. It is required.
 	Log *slog.Logger
@@ -51,10 +53,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// ChangedSince returns the current version of the catalog, and the servers that have changed since the version that the
-// parameter known contains. The servers are in no particular order. Version 0 is the version before the first change.
-// If the tools of a server were classified by another version of the classifier or with another trust setting,
-// ChangedSince reclassifies them in memory.
+// ChangedSince returns the current version of the catalog, and the servers that changed after the version known, in no
+// particular order. Version 0 is the version before the first change. If the tools of a server were classified by
+// another version of the classifier or with another trust setting, ChangedSince classifies them again in memory.
 func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
 	var stale []*catalog.Server
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -85,7 +86,7 @@ func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(serv
 	return version, servers, err
 }
 
-// reclassifyStored reclassifies the tools of a server by their stored definitions.
+// reclassifyStored classifies the tools of a server again, from their stored definitions.
 func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, trusted bool) error {
 	texts, err := s.Texts(ctx, server.Name)
 	if err != nil {
@@ -95,8 +96,8 @@ func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, tr
 	return nil
 }
 
-// reclassify reclassifies the tools of a server. The parameter texts contains the JSON of the tools' definitions.
-// reclassify modifies its argument server, so no other goroutine may use that server.
+// reclassify classifies the tools of a server again. The map texts contains the JSON of the tools' definitions. Because
+// reclassify modifies the server, no other goroutine may use the server.
 func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {
@@ -134,7 +135,7 @@ func textsOf(ctx context.Context, tx *sqlstore.Tx, server string) (map[catalog.D
 	return all, err
 }
 
-// Text returns the JSON of one definition of a server. It returns [ErrNotStored] if the JSON is not stored.
+// Text returns the JSON of one definition of a server. If the store does not have it, Text returns [ErrNotStored].
 func (s *Store) Text(ctx context.Context, server string, digest catalog.Digest) (text string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		text, err = textOf(ctx, tx, server, digest)
@@ -152,23 +153,22 @@ func textOf(ctx context.Context, tx *sqlstore.Tx, server string, digest catalog.
 }
 
 func hexOf(d catalog.Digest) string {
-	text, _ := d.MarshalText() // never returns an error
+	text, _ := d.MarshalText() // MarshalText never returns an error
 	return string(text)
 }
 
-// A Change is the result of changing a server.
+// A Change describes how a server was changed.
 type Change struct {
-	// Server is the new state. If nothing has changed, it is the same pointer as before.
+	// Server is the new state of the server. If nothing has changed, it is the pointer to the earlier state.
 	Server *catalog.Server
-	// New contains the JSON of the definitions that must be stored. Removed contains the digests of the definitions
-	// that must be deleted.
+	// New contains the JSON of the definitions to store. Removed contains the digests of the definitions to delete.
 	New     map[catalog.Digest]string
 	Removed []catalog.Digest
 }
 
-// Change changes a server with the function fn. fn receives the stored server, classified by the current version of the
-// classifier. If the server is not stored, fn receives an empty server. fn may be called more than once, and must use
-// only its arguments.
+// Change calls the function fn to change the server with the given name, and stores the result. It passes the stored
+// server to fn after it has classified the tools with the current version of the classifier. If the server is not
+// stored, fn receives an empty server. fn may be called more than once, so it must use only its arguments.
 //
 // Change returns the new server and the version of the catalog that the change created. The version is 0 if fn changed
 // nothing. The error is an error from fn, or [sqlstore.ErrUnavailable].
@@ -187,7 +187,7 @@ func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(n
 			if err := json.Unmarshal(state, before); err != nil {
 				return fmt.Errorf("read a server of the catalog: %w", err)
 			}
-			if classifier != classify.Version || before.Trusted != trusted { // stored classes must come from the current version of the classifier
+			if classifier != classify.Version || before.Trusted != trusted { // fn must see classes from the current version of the classifier
 				texts, err := textsOf(ctx, tx, name)
 				if err != nil {
 					return err

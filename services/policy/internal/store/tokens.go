@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Token is a token that an operator created in an earlier version, in which the policy service stored the tokens.
+// Token is a token that an operator created with an earlier version of the policy service, which stored the tokens
+// itself.
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
 	Groups                              []string
@@ -21,15 +22,15 @@ type Token struct {
 	Created, Expires time.Time
 	// CreatedByTenant and CreatedBy are the tenant and the subject of the operator who created the token.
 	CreatedByTenant, CreatedBy string
-	// LastUsed is the time at which the token was last used. It is zero if the token was never used.
+	// LastUsed is the time when the token was last used. It is zero if the token was never used.
 	LastUsed time.Time
-	// Revoked is the time at which the token was revoked. It is zero if the token was not revoked. RevokedByTenant and
+	// Revoked is the time when the token was revoked. It is zero if the token was not revoked. RevokedByTenant and
 	// RevokedBy are the tenant and the subject of the operator who revoked the token.
 	Revoked                    time.Time
 	RevokedByTenant, RevokedBy string
 }
 
-// Tokens returns all stored tokens sorted by name. It includes revoked and expired tokens.
+// Tokens returns all stored tokens, including revoked and expired ones, sorted by name.
 func (s *Store) Tokens(ctx context.Context) (all []Token, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all = nil

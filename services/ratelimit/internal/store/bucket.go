@@ -29,14 +29,14 @@ type bucket struct {
 type bucketShard struct {
 	mu    sync.Mutex
 	named map[string]*bucket
-	idle  dueQueue[*bucket] // by the times at which the buckets may become empty
+	idle  dueQueue[*bucket] // ordered by the times at which the buckets may become empty
 	all   *buckets
 	seen  time.Duration // the latest time passed to tick
 	_     [64]byte      // prevents shards from sharing cache lines
 }
 
-// tick sets the shard's clock to now, unless the clock is already later. The clock never moves back. Therefore a bucket
-// that was empty when it was evicted would also be empty at any later time.
+// tick sets the shard's clock to the given time, unless the clock is already later. The clock never moves back.
+// Therefore a bucket that was empty when it was evicted would also be empty at any later time.
 func (s *bucketShard) tick(now time.Duration) { s.seen = max(s.seen, now) }
 
 // find returns the limit's bucket, or nil if the bucket does not exist. If the bucket has a window of a different
@@ -68,8 +68,8 @@ func (s *bucketShard) add(b *bucket) {
 	s.idle.add(b, b.log.EmptyFrom())
 }
 
-// sweep checks buckets that may be empty, and evicts those that are empty. The parameter most is the maximum number of
-// buckets to check. A bucket in use is checked once per window.
+// sweep checks at most the given number of buckets that may be empty, and evicts those that are empty. A bucket in use
+// is checked once per window.
 func (s *bucketShard) sweep(most int) {
 	for ; most > 0 && s.idle.isDue(s.seen); most-- {
 		b := s.idle.next()
@@ -89,7 +89,7 @@ type buckets struct {
 	shards [shards]bucketShard
 }
 
-// setUp initializes b. The parameter most is the maximum number of buckets.
+// setUp initializes b for the given maximum number of buckets.
 func (b *buckets) setUp(most int) {
 	b.seed = maphash.MakeSeed()
 	b.room.most = int64(most)
@@ -138,7 +138,7 @@ func (b *buckets) of(name string) uint8 {
 }
 
 // refs returns references to the limits' buckets, and the set of these buckets' shards. It appends the references to
-// the parameter into, which saves an allocation if this slice has enough capacity.
+// the given slice, which saves an allocation if the slice has enough capacity.
 func (b *buckets) refs(limits []Limit, into []bucketRef) ([]bucketRef, shardSet) {
 	var set shardSet
 	for i := range limits {
@@ -172,8 +172,8 @@ func (s *bucketRef) check(l *Limit) (window.Verdict, error) {
 }
 
 // take takes the limit's cost from the bucket. The caller must have called check while it held the same locks, and the
-// cost must fit. If the bucket does not exist, take creates it and charges it to the owner in the parameter by. In that
-// case the caller must have called takeQuota for this owner.
+// cost must fit. If the bucket does not exist, take creates it and charges it to the given owner. In that case, the
+// caller must have called takeQuota for this owner.
 func (s *bucketRef) take(l *Limit, by *owner) charge {
 	b := s.bucket
 	if b == nil {
@@ -198,7 +198,7 @@ type charge struct {
 	max    int64
 }
 
-// matches reports whether the charge is for a limit with the same fields as l.
+// matches reports whether the charge is for a limit that has the same fields as the given limit.
 func (t *charge) matches(l *Limit) bool {
 	return t.bucket.name == l.Bucket && t.bucket.log.Length() == l.Window && t.cost == l.Cost && t.max == l.Max
 }

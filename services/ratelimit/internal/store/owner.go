@@ -20,7 +20,7 @@ type owners struct {
 	named map[string]*owner // the owners with buckets, by name
 }
 
-// setUp initializes o. The parameter room is the capacity of the store, in buckets.
+// setUp initializes o for the given capacity of the store, in buckets.
 func (o *owners) setUp(room int) {
 	o.most = max(1, int64(room)/ownerShare)
 	o.named = map[string]*owner{}

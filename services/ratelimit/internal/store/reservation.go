@@ -16,7 +16,7 @@ type reservation struct {
 	key     string
 	number  uint64
 	charges []charge
-	few     [2]charge // the array of charges for up to two limits, for example a limit and its cap
+	few     [2]charge // the array behind charges if there are at most two limits, for example a limit and its cap
 }
 
 func (l *reservation) matches(limits []Limit) bool {
@@ -43,14 +43,14 @@ type reservationShard struct {
 	_        [64]byte      // prevents shards from sharing cache lines
 }
 
-// tick moves the shard's clock to now and returns the clock's time. The clock never goes back.
+// tick moves the shard's clock to the given time and returns the clock's time. The clock never goes back.
 func (s *reservationShard) tick(now time.Duration) time.Duration {
 	s.seen = max(s.seen, now)
 	return s.seen
 }
 
-// find returns the reservation with the given ID, or nil if the reservation has ended. The parameter number is the
-// number that the ID contains.
+// find returns the reservation with the given ID, or nil if the reservation has ended. The given number is the number
+// that the ID contains.
 func (s *reservationShard) find(id string, number uint64) *reservation {
 	l := s.numbered[number]
 	if l == nil || l.ID != id {
@@ -98,7 +98,7 @@ type reservations struct {
 	shards [shards]reservationShard
 }
 
-// setUp initializes l. The parameter most is the maximum number of reservations.
+// setUp initializes l for the given maximum number of reservations.
 func (l *reservations) setUp(most int) {
 	l.seed = maphash.MakeSeed()
 	l.prefix = rand.Text() + "-"
@@ -113,8 +113,8 @@ func (l *reservations) of(key string) *reservationShard {
 	return &l.shards[maphash.String(l.seed, key)%shards]
 }
 
-// parseID returns the shard of the reservation with the given ID, and the number that the ID contains. ok is false if
-// this store did not create the ID.
+// parseID returns the shard of the reservation with the given ID, and the number that the ID contains. The last result
+// is false if this store did not create the ID.
 func (l *reservations) parseID(id string) (s *reservationShard, number uint64, ok bool) {
 	digits, ok := strings.CutPrefix(id, l.prefix)
 	if !ok {

@@ -13,8 +13,8 @@ import (
 const MaxLimits = 64
 
 var (
-	// ErrInvalid means that the request is invalid: a limit is out of range, two limits have the same bucket, or a
-	// bucket is in use with a different window. No units were taken.
+	// ErrInvalid means that the request is invalid, for example because a limit is out of range, two limits have the
+	// same bucket, or a bucket is in use with a different window. No units were taken.
 	ErrInvalid = errors.New("invalid request")
 	// ErrReused means that a reservation with the same key but different limits exists. No units were taken.
 	ErrReused = errors.New("idempotency key was used for other limits")
@@ -25,7 +25,7 @@ var (
 	ErrNotFound = errors.New("not found")
 )
 
-// Store counts the units that are taken from buckets. A bucket is a sliding window: in any closed period of the
+// Store counts the units that are taken from buckets. A bucket is a sliding window, so in any closed period of the
 // window's length, at most Max units are taken. Units count from the time of Reserve on the store's clock. A bucket
 // exists as long as some of its units are taken.
 //
@@ -90,13 +90,13 @@ type Limit struct {
 	// between calls. Units that are already taken remain taken. If Max is at most 256, the count is exact. Otherwise a
 	// unit may count for up to a 64th of Window too long.
 	Max int64
-	// Window is the length of the period: 1 ns to 366 days. It must stay the same while the bucket is in use.
+	// Window is the length of the period, between 1 ns and 366 days. It must stay the same while the bucket is in use.
 	Window time.Duration
 	// Cost is the number of units to take. It must be at least 1. A cost above Max is always refused.
 	Cost int64
 }
 
-// Result is the result of [Store.Reserve]: a grant or a refusal. The zero value is a refusal.
+// Result is the result of [Store.Reserve], which is either a grant or a refusal. The zero value is a refusal.
 type Result struct {
 	// Granted is true if the units were taken.
 	Granted bool

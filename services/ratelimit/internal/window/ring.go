@@ -40,8 +40,8 @@ func (r *ring) last() *entry {
 	return r.at(r.count - 1)
 }
 
-// push adds an entry, which must be newer than all others. If the buffer is full, push doubles its size, but not beyond
-// most. If the buffer already has that size, push adds space for one entry.
+// push adds an entry, which must be newer than all others. If the buffer is full, push doubles the buffer's size, but
+// to at most the given size. If the buffer already has this size, push adds space for one entry.
 func (r *ring) push(e entry, most int64) {
 	if r.count == len(r.buf) {
 		size := max(firstEntries, 2*r.count)

@@ -1,5 +1,5 @@
 // Package window implements the sliding windows of rate limits. In any closed period of the window's length, at most
-// limit units are taken. Closed means that both ends belong to the period: two units exactly one window apart both
+// limit units are taken. Closed means that both ends belong to the period, so two units exactly one window apart both
 // count.
 //
 // A window is a log of the times at which units were taken. If the limit is at most [MaxExact], the log contains the
@@ -42,17 +42,18 @@ type Log struct {
 type Verdict struct {
 	// Fits is true if the units fit now.
 	Fits bool
-	// Never is true if the units will never fit: the cost is more than the limit or less than 1, or the length of the
-	// window is out of range.
+	// Never is true if the units will never fit. In that case, the cost is more than the limit or less than 1, or the
+	// length of the window is out of range.
 	Never bool
-	// Wait is the time after which the units fit, if no other units are taken in that time. If the limit is at most
+	// Wait is how long it takes until the units fit, if no other units are taken in that time. If the limit is at most
 	// MaxExact, the units do not fit a nanosecond earlier. Wait is 0 if Fits or Never is true.
 	Wait time.Duration
-	// Remaining is the number of units that can be taken now: 0 to the limit.
+	// Remaining is the number of units that can be taken now, between 0 and the limit.
 	Remaining int64
 }
 
-// New returns an empty log for a window of a length from 1 ns to [MaxLength]. With any other length, no units fit.
+// New returns an empty log for a window whose length is between 1 ns and [MaxLength]. With any other length, no units
+// fit.
 func New(length time.Duration) Log {
 	return Log{length: length}
 }
@@ -60,7 +61,7 @@ func New(length time.Duration) Log {
 // Length returns the length of the window.
 func (g *Log) Length() time.Duration { return g.length }
 
-// Check returns a verdict on whether cost units fit under the limit now. It takes no units.
+// Check reports whether the units fit under the limit now, and if not, when they will fit. It takes no units.
 func (g *Log) Check(now time.Duration, cost, limit int64) Verdict {
 	g.advance(now)
 	v := Verdict{Remaining: g.remaining(limit)}
@@ -75,8 +76,8 @@ func (g *Log) Check(now time.Duration, cost, limit int64) Verdict {
 	return v
 }
 
-// Take takes cost units now if they fit under the limit, and reports whether it took them. The stamp is the argument
-// for [Log.Undo].
+// Take takes the units now if they fit under the limit, and reports whether it took them. The stamp is the argument for
+// [Log.Undo].
 func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, ok bool) {
 	g.advance(now)
 	if g.neverFits(cost, limit) || cost > g.remaining(limit) {
@@ -112,7 +113,7 @@ func (g *Log) Undo(stamp time.Duration, cost int64) {
 	}
 }
 
-// Empty reports whether no unit counts at now. An empty log behaves like a new one.
+// Empty reports whether no unit counts at the given time. An empty log behaves like a new one.
 func (g *Log) Empty(now time.Duration) bool {
 	g.advance(now)
 	return g.entries.count == 0
@@ -127,7 +128,7 @@ func (g *Log) EmptyFrom() time.Duration {
 	return g.freed(last)
 }
 
-// advance moves the log's clock to now, and removes entries that no longer count.
+// advance moves the log's clock to the given time, and removes entries that no longer count.
 func (g *Log) advance(now time.Duration) {
 	g.seen = max(g.seen, min(now, horizon))
 	for g.entries.count > 0 {

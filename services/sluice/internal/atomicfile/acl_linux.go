@@ -23,7 +23,7 @@ func (f *file) checkACL() error {
 	}
 }
 
-// removeACL removes the access control list that a new file has inherited from its directory.
+// removeACL removes the access control list that a new file inherited from its directory.
 func removeACL(out *os.File) error {
 	raw, err := out.SyscallConn()
 	if err != nil {
@@ -37,7 +37,7 @@ func removeACL(out *os.File) error {
 	return err
 }
 
-// noACL reports whether an error means that a file has no access control list.
+// noACL reports whether the error means that the file has no access control list.
 func noACL(err error) bool {
 	return errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.ENOSYS)
 }

@@ -23,10 +23,10 @@ import (
 var ErrChanged = errors.New("another program has changed the file")
 
 const (
-	// lockRetry is the time between two attempts to lock.
+	// lockRetry is the interval between two attempts to lock.
 	lockRetry = 50 * time.Millisecond
-	// settleEmpty is the minimum of Settle for an empty file. Another program may just have truncated such a file in
-	// order to write to it.
+	// settleEmpty is the minimum value of Settle if the old file is empty, because another program may have just
+	// truncated the file in order to write to it.
 	settleEmpty = 500 * time.Millisecond
 )
 
@@ -35,17 +35,18 @@ const (
 type Writer struct {
 	// Lock is the path of the lock file. Its directory is created if it does not exist.
 	Lock string
-	// Settle is the time after which the file is read again. If another program has changed the file by then, the
-	// result is [ErrChanged]. Settle should be longer than the time that a program needs to write the file.
+	// Settle is how long Replace waits before it reads the new file again. If another program has changed the file by
+	// then, Replace returns [ErrChanged]. Settle should be longer than the time that another program needs to write the
+	// file.
 	Settle time.Duration
-	// Within is a directory. If links lead to a file outside this directory, the file is refused. For a file of a
-	// project, set Within to the project's directory, because the project's author may have added links. If Within is
-	// empty, links may lead anywhere.
+	// Within is the directory that a symbolic link must not leave. If a link leads to a file outside this directory,
+	// the file is refused. For a file of a project, set Within to the project's directory, because the project's author
+	// may have added links. If Within is empty, links may lead anywhere.
 	Within string
 
 	// at is called after each step with the name of the step. It is nil except in tests.
 	at func(step string)
-	// renameOnly is true in tests of systems that can't exchange files.
+	// renameOnly makes tests behave as on a system that can't exchange files.
 	renameOnly bool
 }
 
@@ -55,11 +56,11 @@ func (w *Writer) reached(step string) {
 	}
 }
 
-// Replace replaces the content of a file. If the current content of the file is not equal to the parameter before, the
-// result is [ErrChanged]. If path is a symbolic link, the target of the link is replaced. The new file has the mode of
-// the old file. It also has the group of the old file if the process may set the group. Replace refuses a file that has
-// several hard links or an access control list, belongs to another user, or is read-only. When ctx is done, Replace
-// stops only if it is still waiting for the lock.
+// Replace replaces the content of a file. If the file's content differs from the given old content, Replace returns
+// [ErrChanged]. If path is a symbolic link, the target of the link is replaced. The new file has the mode of the old
+// file. It also has the group of the old file if the process may set the group. Replace refuses a file that has several
+// hard links or an access control list, belongs to another user, or is read-only. When ctx is done, Replace stops only
+// if it is still waiting for the lock.
 func (w *Writer) Replace(ctx context.Context, path string, before, after []byte) error {
 	return w.locked(ctx, path, func() error {
 		f, err := w.open(path)
@@ -71,7 +72,7 @@ func (w *Writer) Replace(ctx context.Context, path string, before, after []byte)
 	})
 }
 
-// Create creates a file that only its owner may read. If the file exists, the result is [ErrChanged].
+// Create creates a file that only its owner may read. If the file exists, Create returns [ErrChanged].
 func (w *Writer) Create(ctx context.Context, path string, content []byte) error {
 	return w.locked(ctx, path, func() error {
 		target, err := w.resolveNew(path)
@@ -97,11 +98,11 @@ func (w *Writer) Create(ctx context.Context, path string, content []byte) error 
 	})
 }
 
-// Remove removes a file. The file must have the given content, otherwise the result is [ErrChanged].
+// Remove removes a file. If the file's content differs from the given content, Remove returns [ErrChanged].
 func (w *Writer) Remove(ctx context.Context, path string, content []byte) error {
 	return w.locked(ctx, path, func() error {
 		f, err := w.open(path)
-		if errors.Is(err, fs.ErrNotExist) { // perhaps an earlier call was killed
+		if errors.Is(err, fs.ErrNotExist) { // an earlier call may have been killed after it moved the file
 			return errors.Join(err, w.removeLeftovers(path))
 		}
 		if err != nil {
@@ -129,8 +130,8 @@ func (w *Writer) Remove(ctx context.Context, path string, content []byte) error 
 	})
 }
 
-// RemoveLeftovers removes the temporary files that killed processes have left next to a file, which need not exist. If
-// one of them may contain what another program wrote, the result is [ErrChanged].
+// RemoveLeftovers removes the temporary files that killed processes left in the directory of a file. The file itself
+// need not exist. If a temporary file may contain what another program wrote, RemoveLeftovers returns [ErrChanged].
 func (w *Writer) RemoveLeftovers(ctx context.Context, path string) error {
 	return w.locked(ctx, path, func() error {
 		target, err := w.resolve(path)
@@ -144,7 +145,7 @@ func (w *Writer) RemoveLeftovers(ctx context.Context, path string) error {
 	})
 }
 
-// locked calls f while it holds the lock.
+// locked calls f while this process holds the lock.
 func (w *Writer) locked(ctx context.Context, path string, f func() error) (err error) {
 	defer func() {
 		if err != nil {
@@ -190,7 +191,8 @@ func (w *Writer) replace(f *file, before, after []byte) error {
 	return w.settle(f.path, temp, before, after)
 }
 
-// exchangeOrRename moves the file temp to path. The result exchanged is true if the old file is now at temp.
+// exchangeOrRename moves a temporary file to the given path. It reports whether it exchanged the two files. If it did,
+// the old file now has the path of the temporary file.
 func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error) {
 	if !w.renameOnly {
 		if err = exchange(temp, path); !errors.Is(err, errors.ErrUnsupported) {
@@ -200,10 +202,10 @@ func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error)
 	return false, os.Rename(temp, path)
 }
 
-// settle waits, and then checks that no other program has changed the file. The parameter temp is the path of the old
-// file, or empty if the old file no longer exists. If another program wrote to the old file after it was compared,
-// settle restores the old file. settle takes no context: the new file is already in place, so the old file must not be
-// removed without this check.
+// settle waits, and then returns [ErrChanged] if another program has changed the file. If the old file still exists,
+// temp is its path. Otherwise, temp is empty. If another program wrote to the old file after it was compared, settle
+// restores the old file. settle can't be cancelled, because the new file is already in place and the old file must not
+// be removed without this check.
 func (w *Writer) settle(path, temp string, before, after []byte) error {
 	if temp != "" {
 		if err := sameContent(temp, before); err != nil {
@@ -227,8 +229,8 @@ func (w *Writer) settle(path, temp string, before, after []byte) error {
 	return sameContent(path, after)
 }
 
-// giveBack restores the content that another program wrote. This content is in the file temp. If the other program has
-// since written to path as well, this later content stays.
+// giveBack moves the content that another program wrote from the temporary file back to the given path. If the other
+// program has since written to this path as well, the later content stays there.
 func giveBack(path, temp string, after []byte, cause error) error {
 	mine := after
 	for range 8 {
@@ -247,7 +249,7 @@ func giveBack(path, temp string, after []byte, cause error) error {
 	return fmt.Errorf("%w again and again: one version is in %s: close the program", cause, temp)
 }
 
-// sameContent returns ErrChanged unless a file has the given content.
+// sameContent returns ErrChanged if the file does not have the given content.
 func sameContent(path string, want []byte) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -17,7 +17,7 @@ type file struct {
 	// path contains no symbolic links.
 	path string
 	mode fs.FileMode
-	// gid is the group of the file, or -1 if the new file keeps the group with which it is created.
+	// gid is the group of the old file. If it is -1, the group of the new file is not changed.
 	gid int
 }
 
@@ -95,7 +95,7 @@ func (f *file) tempPrefix() string {
 
 const partSuffix = ".part"
 
-// tempForm matches the end of the name of a temporary file.
+// tempForm matches the part of a temporary file's name that follows tempPrefix.
 var tempForm = regexp.MustCompile(`^[0-9a-f]{32}-[0-9a-f]{32}(?:\.part)?$`)
 
 func shortDigest(content []byte) string {
@@ -145,8 +145,8 @@ func (f *file) copyMode(out *os.File) error {
 	return out.Chmod(mode)
 }
 
-// removeLeftovers removes the temporary files of processes that were killed. If a temporary file may contain what another
-// program wrote, the result is an error.
+// removeLeftovers removes the temporary files of processes that were killed. If a temporary file may contain what
+// another program wrote, removeLeftovers returns an error.
 func (f *file) removeLeftovers() error {
 	entries, err := os.ReadDir(filepath.Dir(f.path))
 	if err != nil {

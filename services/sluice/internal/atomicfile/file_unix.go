@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// checkOwner refuses a file that belongs to another user or has several hard links. It sets the group of f.
+// checkOwner refuses a file that belongs to another user or has several hard links. It stores the file's group in f.
 func (f *file) checkOwner(info fs.FileInfo) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

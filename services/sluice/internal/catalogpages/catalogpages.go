@@ -23,8 +23,8 @@ type Catalogue struct {
 	// Tools contains the tools, in any order, with their parameters, evidence, history and advice, as
 	// CatalogService.GetTool returns them.
 	Tools []*policyv1.CatalogTool
-	// ListFaults contains the reasons why parts of servers' lists are hidden from clients, by server. Each reason is
-	// one line.
+	// ListFaults maps each server to the reasons why parts of the server's lists are hidden from clients. Each reason
+	// is one line.
 	ListFaults map[string][]string
 	// Made is the time at which the catalog was read. Every page shows this time, in UTC.
 	Made time.Time
@@ -57,7 +57,7 @@ type tool struct {
 	server *server
 }
 
-// sortCatalog returns a catalog sorted by the names of servers and tools. Errors: [ErrTwice].
+// sortCatalog returns a catalog sorted by the names of servers and tools. It may return [ErrTwice].
 func sortCatalog(c Catalogue) (*sortedCatalog, error) {
 	known := make(map[string]*server, len(c.Servers))
 	for _, s := range c.Servers {

@@ -72,7 +72,7 @@ type folder struct {
 	// earlier contains the names of the files that the marker file lists. An earlier export wrote these files, or was
 	// stopped before it could write them.
 	earlier map[string]bool
-	// temporaryCount is the number of temporary files, which is used in their names.
+	// temporaryCount counts the temporary files, so that each gets a different name.
 	temporaryCount atomic.Int64
 }
 
@@ -95,8 +95,8 @@ func openFolder(dir, format string) (*folder, error) {
 	return f, nil
 }
 
-// readMarker returns the names of the files that the marker file lists, or nil if the directory is empty. Errors:
-// [ErrFolder], [ErrFormat].
+// readMarker returns the names of the files that the marker file lists, or nil if the directory is empty. It may return
+// [ErrFolder] or [ErrFormat].
 func (f *folder) readMarker() (map[string]bool, error) {
 	text, err := f.root.ReadFile(markerFile)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -16,7 +16,7 @@ var files embed.FS
 
 var assets = []string{"assets/style.css", "assets/theme.js", "assets/page.js", "assets/search.js", "assets/icon.svg"}
 
-// templates returns the site's templates. They are parsed at the first call, because only an export needs them.
+// templates returns the site's templates. It parses them at the first call, because only an export needs them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
 		"line":  func(text string) []run { return runs(text, false) },
@@ -40,8 +40,8 @@ type rowList struct {
 // indexVersion is the version of the search index. The script of the site checks that the index has this version.
 const indexVersion = "1"
 
-// steps returns one element for each step of a scale. The parameter all is the number of steps. The parameter reached
-// is the number of steps that are reached: their elements come first and are true.
+// steps returns one element for each step of a scale. The elements of the steps that are reached come first and are
+// true.
 func steps(reached, all int) []bool {
 	out := make([]bool, all)
 	for i := range out {
@@ -52,8 +52,8 @@ func steps(reached, all int) []bool {
 
 // HTML writes the catalog as a static site into a directory. The directory must be missing or empty, or an earlier call
 // to HTML must have written it. The site begins at index.html, works without a web server, and sends no network
-// requests to other sites. If an export fails, it leaves only complete pages. Errors: [ErrFolder], [ErrFormat],
-// [ErrTwice].
+// requests to other sites. If an export fails, it leaves only complete pages. HTML may return [ErrFolder], [ErrFormat]
+// or [ErrTwice].
 func HTML(dir string, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {

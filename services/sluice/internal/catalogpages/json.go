@@ -16,7 +16,7 @@ import (
 // JSON writes the catalog as one JSON document: an object with `made`, `servers` and `tools`. Servers and tools are
 // sorted by name. Names of members are in camel case, enumerations in lower case, digests in hexadecimal, and times in
 // UTC. The definition of a tool has the server's content with different white space. Hidden characters, and characters
-// with a meaning in HTML, are written as JSON escapes. Errors: [ErrTwice].
+// with a meaning in HTML, are written as JSON escapes. JSON may return [ErrTwice].
 func JSON(w io.Writer, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {
@@ -82,7 +82,7 @@ func digests(sums [][]byte) []string {
 	return out
 }
 
-// Rounded returns a confidence or a weight, rounded to two decimal places. More decimal places would suggest a
+// Rounded returns a confidence or a weight, rounded to two decimal places, because more decimal places would suggest a
 // precision that the number does not have.
 func Rounded(f float64) float64 {
 	return math.Round(100*f) / 100

@@ -94,7 +94,8 @@ func jsonToolOf(t *tool) jsonTool {
 	return out
 }
 
-// jsonClassification is the classification of a tool. The degrees are named as in sluice.policy.v1.
+// jsonClassification is the classification of a tool. The values of Sensitivity, OpenWorld, Irreversibility and
+// BlastRadius are named as in sluice.policy.v1.
 type jsonClassification struct {
 	Category          string         `json:"category"`
 	Risk              string         `json:"risk"`

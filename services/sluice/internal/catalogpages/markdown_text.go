@@ -14,14 +14,14 @@ type markdown struct {
 	err error // the first error
 }
 
-// rawMarkdown is Markdown. All other strings are escaped before they are written.
+// rawMarkdown is a string that is already Markdown, so that it is not escaped.
 type rawMarkdown string
 
-// Types of arguments.
+// These are the types of arguments that markdown writes in different ways.
 type (
-	// text is shown unchanged.
+	// text is a string that the page shows unchanged.
 	text string
-	// inCode is shown unchanged, as code.
+	// inCode is a string that the page shows unchanged, as code.
 	inCode string
 	// link is a string with a link to another page.
 	link struct{ text, to string }
@@ -130,7 +130,7 @@ func proseOf(p prose) rawMarkdown {
 	return rawMarkdown(out.String())
 }
 
-// oneLine returns a string on one line. White space with a line break becomes a space.
+// oneLine returns a string on one line. It replaces white space that contains a line break with a space.
 func oneLine(said string) string {
 	if !strings.ContainsAny(said, "\n\t") {
 		return shown(said)

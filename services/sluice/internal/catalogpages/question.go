@@ -80,7 +80,7 @@ func riskName(r policyv1.Risk) string {
 	return "unknown risk"
 }
 
-// withRule returns q. If q has no rule, withRule adds the reason for this to the answer.
+// withRule adds a sentence to the answer of a question that has no rule. The sentence says why there is no rule.
 func withRule(q question) question {
 	if q.Rule == "" {
 		q.Answer = append(q.Answer, say("A policy document can't name this tool, because a name under ", code("tools"), " has 1 to 128 letters, digits and ", code("_ . / -"),

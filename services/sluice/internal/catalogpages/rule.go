@@ -10,8 +10,8 @@ import (
 // ruleName matches the names that are valid below `tools` in a policy document.
 var ruleName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
-// entry returns a policy document with one rule for a tool, in YAML. The parameter lines contains the lines of the
-// rule. entry returns "" if a document can't name the tool.
+// entry returns a policy document in YAML with one rule for a tool. The rule consists of the given lines. entry returns
+// "" if a document can't name the tool.
 func entry(server, tool string, lines ...string) string {
 	if !ruleName.MatchString(tool) {
 		return ""

@@ -16,7 +16,7 @@ type share struct {
 	From, Width string
 }
 
-// sharesOf returns the shares of the categories among tools. It omits categories without a tool.
+// sharesOf returns how many of the tools belong to each category. It omits categories without a tool.
 func sharesOf(tools iter.Seq[*tool]) []share {
 	var counts [len(categories)]int
 	total := 0
@@ -44,7 +44,7 @@ func slugs() []string {
 	return out
 }
 
-// Shares returns the categories of a server's tools.
+// Shares returns how many of the server's tools belong to each category.
 func (s *server) Shares() []share { return sharesOf(slices.Values(s.tools)) }
 
 // Stem returns the file name of the server's page, without extension.
@@ -63,7 +63,7 @@ func (s *server) WaitingHex() string { return digest(s.GetWaitingDigest()) }
 // Gateway returns the URL path at which a gateway offers the server.
 func (s *server) Gateway() string { return gatewayPath(s.GetName()) }
 
-// Pinning returns a description of how the definitions of the server's tools are pinned.
+// Pinning describes how the definitions of the server's tools are pinned.
 func (s *server) Pinning() string {
 	switch s.GetPin() {
 	case policyv1.PinMode_PIN_MODE_FIRST_USE:

@@ -14,8 +14,7 @@ var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 // reserved matches the names of devices on Windows, which are reserved with any extension.
 var reserved = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
 
-// maxSlug is the maximum number of characters in the readable part of a file name, if the name itself can't be a file
-// name.
+// maxSlug limits how many characters the readable part of a file name has, if the name itself can't be a file name.
 const maxSlug = 40
 
 // stem returns a file name, without extension, for the page of a server or a tool. A stem has 1 to 100 lower-case
@@ -30,7 +29,8 @@ func stem(name string) string {
 	return slug(name) + "~" + hex.EncodeToString(sum[:len(sum)/2])
 }
 
-// slug returns the readable part of the stem of a name: the lower-case letters and digits in the name, up to maxSlug.
+// slug returns the readable part of the stem of a name. It consists of the lower-case letters and digits of the name,
+// with hyphens for other characters, and has at most maxSlug characters.
 func slug(name string) string {
 	var out strings.Builder
 	for _, r := range strings.ToLower(name) {

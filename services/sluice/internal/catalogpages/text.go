@@ -16,8 +16,8 @@ type run struct {
 	Hidden bool
 }
 
-// runs splits a string into visible parts and escapes. If the parameter lines is true, line breaks are kept and a tab
-// becomes four spaces. Otherwise both become escapes.
+// runs splits a string into visible parts and escapes. If lines is true, line breaks stay and a tab becomes four
+// spaces. Otherwise both become escapes.
 func runs(text string, lines bool) []run {
 	if lines {
 		text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\t", "    ")
@@ -50,7 +50,7 @@ func escaped(text string, r rune, broken bool) (string, int) {
 	return safetext.Escape(string(r)), utf8.RuneLen(r)
 }
 
-// hides reports whether the character r is shown as an escape. The parameter before is the character that precedes r.
+// hides reports whether a character is shown as an escape. This may depend on the character before it.
 func hides(r, before rune, lines bool) bool {
 	switch {
 	case r == '\n':
@@ -85,8 +85,8 @@ func joined(parts []run) string {
 	return out.String()
 }
 
-// cut returns the beginning of a string, and reports whether the string is longer. The parameter most is the maximum
-// number of characters in the beginning.
+// cut returns the beginning of a string, which has at most the given number of characters. It also reports whether the
+// string is longer.
 func cut(text string, most int) (string, bool) {
 	for at := range text {
 		if most == 0 {
@@ -97,8 +97,8 @@ func cut(text string, most int) (string, bool) {
 	return text, false
 }
 
-// short returns a string unchanged if its number of characters is not greater than the parameter most. Otherwise short
-// truncates the string, at the end of a word if possible, and appends an ellipsis.
+// short returns a string unchanged if it has at most the given number of characters. Otherwise short truncates the
+// string, at the end of a word if possible, and appends an ellipsis.
 func short(text string, most int) string {
 	begin, more := cut(text, most)
 	if !more {

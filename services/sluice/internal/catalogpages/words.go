@@ -24,7 +24,8 @@ type category struct {
 	does func(tool, server name) prose
 }
 
-// categories contains the categories of sluice.mcp.v1, by number. The first is "Not classified".
+// categories contains the categories of sluice.mcp.v1. The index of a category is its number. The first category is
+// "Not classified".
 var categories = [...]category{
 	mcpv1.Category_CATEGORY_UNSPECIFIED: {
 		Slug: "unknown", Label: "Not classified", Usual: policyv1.Risk_RISK_UNSPECIFIED,
@@ -123,7 +124,7 @@ func riskOf(r policyv1.Risk) *risk {
 	return &risks[r]
 }
 
-// degree describes a degree of a classification, such as its sensitivity.
+// A degree describes one property of a tool, such as the sensitivity of its results, on a scale.
 type degree struct {
 	Name, About string
 	// Level is low, medium, high, or not judged.
@@ -133,7 +134,7 @@ type degree struct {
 	Steps int
 }
 
-// degreeOf returns a degree. A degree that was not judged has the highest position on the scale.
+// degreeOf describes a property of a tool. A property that was not judged has the highest position on the scale.
 func degreeOf(what, about string, a policyv1.Axis) degree {
 	d := degree{Name: what, About: about, Level: "not judged", Slug: "unknown", Steps: 3}
 	switch a {

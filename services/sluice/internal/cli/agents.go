@@ -33,8 +33,7 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
-// withAgents calls the function do with a context and a client of the wasmagent service. The parameter within is the
-// timeout of the context.
+// withAgents calls the given function with a client of the wasmagent service and a context that has the given timeout.
 func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -56,7 +55,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 	var tools []string
 	c := &cobra.Command{
 		Use: "create", Short: "Create an agent, and print its id", Args: args(cobra.NoArgs),
-		Example: "  " + t.self + " agents create --guest script --max-turns 10\n  " + t.self + " agents create --template coder --tool 'demo/search_*'",
+		Example: "  " + t.self + " agents create --template coder --tool 'demo/search_*'",
 		RunE: func(c *cobra.Command, _ []string) error {
 			req := new(wasmagentv1.CreateAgentRequest)
 			if c.Flags().Changed("guest") {
@@ -96,16 +95,16 @@ func (t *tool) agentsCreate() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&guest, "guest", "", "the guest to run: agent asks a model what to do, script runs the commands in a prompt, echo returns the prompt; or the name of a guest in the configuration (default agent if --model or agents.model sets a model, otherwise script)")
-	c.Flags().StringVar(&model, "model", "", "the model of the agent, as PROVIDER:MODEL; script:lines is built in")
+	c.Flags().StringVar(&guest, "guest", "", "agent asks a model, script runs the commands in a prompt, echo returns the prompt; or a guest of the configuration (default agent with --model or agents.model, otherwise script)")
+	c.Flags().StringVar(&model, "model", "", "the model, as PROVIDER:MODEL; script:lines is built in")
 	c.Flags().StringVar(&instructions, "instructions", "", "instructions that the agent gets before all prompts")
-	c.Flags().Int32Var(&turns, "max-turns", 50, "how many turns the agent may take")
-	c.Flags().StringVar(&template, "template", "", "the template: coder, researcher, tester, reviewer, security, swarm-orchestrator or the name of an added template")
-	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that the agent may call if policy allows it, as SERVER/TOOL; * in TOOL matches any text; may be repeated")
+	c.Flags().Int32Var(&turns, "max-turns", 50, "the maximum number of turns")
+	c.Flags().StringVar(&template, "template", "", "coder, researcher, tester, reviewer, security, swarm-orchestrator, or an added template")
+	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that the agent may call if policy allows it: SERVER/TOOL, with * in TOOL for any text; may be repeated")
 	return c
 }
 
-// manifestOf returns the manifest of an agent that may call these tools. If there are no tools, manifestOf returns nil.
+// manifestOf returns the manifest of an agent that may call the given tools. If there are no tools, it returns nil.
 // With a nil manifest, an agent may access only its own files.
 func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 	if len(tools) == 0 {
@@ -124,7 +123,7 @@ func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 
 func (t *tool) agentsPrompt() *cobra.Command {
 	return &cobra.Command{
-		Use: "prompt ID TEXT", Short: "Prompt an agent, and print its answer; if TEXT is -, the prompt is read from standard input",
+		Use: "prompt ID TEXT", Short: "Prompt an agent, and print its answer; with -, read TEXT from standard input",
 		Example:           "  " + t.self + " agents prompt ID 'write a.txt hello'",
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: t.completeAgent,
@@ -220,7 +219,7 @@ func newAgentRow(a *wasmagentv1.Agent) agentRow {
 func (t *tool) agentsList() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "list", Short: "List agents, newest first; --all includes ended agents", Args: args(cobra.NoArgs),
+		Use: "list", Short: "List agents that have not ended, newest first", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return t.withAgents(c.Context(), requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				list, err := allAgents(ctx, client, all)
@@ -244,7 +243,7 @@ func (t *tool) agentsList() *cobra.Command {
 	return c
 }
 
-// allAgents returns the agents of all pages. If the parameter ended is true, it also returns ended agents.
+// allAgents returns the agents on all pages of the list. If ended is true, the list includes agents that have ended.
 func allAgents(ctx context.Context, client wasmagentv1.AgentServiceClient, ended bool) (out []*wasmagentv1.Agent, _ error) {
 	req := &wasmagentv1.ListAgentsRequest{PageSize: maxPage}
 	if ended {
@@ -380,7 +379,7 @@ func (t *tool) agentsResume() *cobra.Command {
 	var turns int32
 	var snapshot string
 	c := &cobra.Command{
-		Use: "resume ID", Short: "Continue an agent that was stopped, has failed or was terminated; with --snapshot, return it to a snapshot", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "resume ID", Short: "Continue an agent that was stopped, has failed or was terminated, or return it to a snapshot", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.ResumeAgentRequest{AgentId: given[0]}
 			if c.Flags().Changed("max-turns") {
@@ -396,7 +395,7 @@ func (t *tool) agentsResume() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&snapshot, "snapshot", "", "the snapshot to return to")
-	c.Flags().Int32Var(&turns, "max-turns", 0, "the new total of turns that the agent may take")
+	c.Flags().Int32Var(&turns, "max-turns", 0, "the new maximum of turns in total")
 	return c
 }
 

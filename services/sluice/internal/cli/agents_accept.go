@@ -16,17 +16,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// minDigest is the minimum number of digits of a digest that a person must give.
+// minDigest is the minimum number of hexadecimal digits of a digest that a person must give.
 const minDigest = 8
 
 func (t *tool) agentsAccept() *cobra.Command {
 	var digest string
 	c := &cobra.Command{
-		Use: "accept TEMPLATE", Short: "Accept an imported template, so that agents can use it; shows the template and asks at a terminal",
+		Use: "accept TEMPLATE", Short: "Accept an imported template, so that agents can be created from it",
 		Long: `Accept an imported template, so that agents can be created from it. The command prints the whole
-template, beginning with its rights, and asks you to confirm. Without a terminal, set --digest
-to the digest of the template that you have read. You accept only this content: a template with
-the same name and different content is quarantined.`,
+template, beginning with its rights, and asks you to confirm. Without a terminal, set --digest.
+A template with the same name and other content is quarantined.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			f, err := t.load()
@@ -41,7 +40,7 @@ the same name and different content is quarantined.`,
 			return t.acceptTemplate(c.Context(), wasmagentv1.NewGalleryServiceClient(conn), given[0], digest)
 		},
 	}
-	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("at least the first %d digits of the digest of the template that you have read; if it is set, the command does not ask", minDigest))
+	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("at least %d digits of the digest that you have read; the command then does not ask", minDigest))
 	return c
 }
 

@@ -23,7 +23,7 @@ import (
 const (
 	// proofTime is the timeout for requests that verify, export, import or migrate a whole agent.
 	proofTime = 10 * time.Minute
-	// followTime is the time for which one request waits for more events.
+	// followTime is how long one request waits for more events.
 	followTime = 20 * time.Second
 	// maxArchive is the maximum size of an archive, and maxPart is the maximum size of one part. Both are in bytes.
 	maxArchive = 64 << 20
@@ -107,7 +107,7 @@ func (t *tool) printEvent(e *wasmagentv1.Event) error {
 
 func (t *tool) agentsVerify() *cobra.Command {
 	return &cobra.Command{
-		Use: "verify ID", Short: "Verify that an agent's journal is complete, and that its module does what the journal says; exits with 1 if one of these is not true", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "verify ID", Short: "Verify an agent's journal, and that its module does what the journal says; exits with 1 if not", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.VerifyAgent(ctx, &wasmagentv1.VerifyAgentRequest{AgentId: given[0]})
@@ -150,7 +150,6 @@ func (t *tool) agentsExport() *cobra.Command {
 	var notCovered bool
 	c := &cobra.Command{
 		Use: "export ID", Short: "Write an agent's whole state to a signed archive, and print the key that signed it", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
-		Example: "  " + t.self + " agents export ID --out agent.tar",
 		RunE: func(c *cobra.Command, given []string) error {
 			if out == "" {
 				out = given[0] + ".tar"
@@ -178,7 +177,7 @@ func (t *tool) agentsExport() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&out, "out", "", "the file to write (default ID.tar)")
-	c.Flags().BoolVar(&notCovered, "not-covered", false, "export the agent even if its journal does not cover its whole state, because an older version created the agent")
+	c.Flags().BoolVar(&notCovered, "not-covered", false, "export the agent of an older version, whose journal does not cover its whole state")
 	return c
 }
 
@@ -306,7 +305,7 @@ func (t *tool) agentsFork() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&snapshot, "snapshot", "", "the snapshot to use instead of the current state")
+	c.Flags().StringVar(&snapshot, "snapshot", "", "use this snapshot instead of the current state")
 	return c
 }
 
@@ -315,7 +314,7 @@ func (t *tool) agentsGrant() *cobra.Command {
 	var lasts time.Duration
 	var reason string
 	c := &cobra.Command{
-		Use: "grant ID", Short: "Grant an agent the right to call more tools, for a time or permanently, or withdraw a grant", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "grant ID", Short: "Let an agent call more tools, for a time or permanently, or withdraw a grant", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		Example: "  " + t.self + " agents grant ID --tool demo/create_note --for 1h --reason 'to write the report'",
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.GrantRightsRequest{AgentId: given[0], Withdraw: withdraw, Reason: reason}
@@ -352,9 +351,9 @@ func (t *tool) agentsGrant() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that the agent may call, as SERVER/TOOL; * in TOOL matches any text; may be repeated")
+	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that the agent may call: SERVER/TOOL, with * in TOOL for any text; may be repeated")
 	c.Flags().StringArrayVar(&withdraw, "withdraw", nil, "the id of a grant to withdraw; may be repeated")
-	c.Flags().DurationVar(&lasts, "for", 0, "how long the grant is valid (default as long as the agent exists)")
+	c.Flags().DurationVar(&lasts, "for", 0, "how long the grant is valid (default as long as the agent)")
 	c.Flags().StringVar(&reason, "reason", "", "the reason, for the journal (required)")
 	_ = c.MarkFlagRequired("reason")
 	return c

@@ -13,8 +13,7 @@ import (
 func (t *tool) agentsMigrate() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "migrate [ID...]", Short: "Run agents with the current module of their guest; files, todos and conversations do not change",
-		Example:           "  " + t.self + " agents migrate --all",
+		Use: "migrate [ID...]", Short: "Run agents with the current module of their guest; files, todos and conversations stay",
 		ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, ids []string) error {
 			if all != (len(ids) == 0) {

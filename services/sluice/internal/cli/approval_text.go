@@ -51,7 +51,8 @@ func approvalCells(a *approvalv1.Approval) []string {
 	}
 }
 
-// approvalNote returns the content of the column NOTE: how the call was approved, or what the grant allows, or "-".
+// approvalNote returns the content of the column NOTE, which says how the call was approved or what the grant allows.
+// It returns "-" if there is nothing to say.
 func approvalNote(a *approvalv1.Approval) string {
 	confirmed := func(v *approvalv1.Vote) bool {
 		return v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION && v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == ""
@@ -79,7 +80,7 @@ func timeOfDay(t *timestamppb.Timestamp) string {
 }
 
 // shownApproval is an approval with its complete view, which the service returns in parts. The field params contains
-// the params from all parts, and digest is the digest of the view.
+// the parameters of the call, joined from all parts, and digest is the digest of the view.
 type shownApproval struct {
 	resp   *approvalv1.GetApprovalResponse
 	params strings.Builder
@@ -146,7 +147,7 @@ func moveReason(m *approvalv1.Move) string {
 	return reason + ": " + comment
 }
 
-// jsonOutput returns the approval for the JSON output. The view and the history have the form of sluice.approval.v1.
+// jsonOutput returns the approval for the JSON output. The view and the history are encoded as in sluice.approval.v1.
 func (s *shownApproval) jsonOutput() any {
 	out := struct {
 		safetext.Approval
@@ -167,7 +168,7 @@ func (s *shownApproval) jsonOutput() any {
 func protoJSON(m proto.Message) jsontext.Value {
 	raw, err := protojson.Marshal(m)
 	if err != nil {
-		return jsontext.Value("null") // a message that was received can be encoded
+		return jsontext.Value("null") // can't happen, because a message that was received can be encoded
 	}
 	return raw
 }

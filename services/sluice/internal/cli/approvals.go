@@ -14,7 +14,7 @@ import (
 func (t *tool) approvals() *cobra.Command {
 	return group("approvals", "List calls that wait for a person, and decide on them", t.approvalsList(), t.approvalsShow(),
 		t.approvalsDecide("approve ID", "Approve a call", approvalv1.Verdict_VERDICT_APPROVE),
-		t.approvalsDecide("deny ID", "Refuse a call", approvalv1.Verdict_VERDICT_DENY), t.approvalsResolve(), t.approvalsCancel(),
+		t.approvalsDecide("deny ID", "Deny a call", approvalv1.Verdict_VERDICT_DENY), t.approvalsResolve(), t.approvalsCancel(),
 		t.approvalsWatch())
 }
 
@@ -30,7 +30,7 @@ func (t *tool) approvalClient() (approvalv1.ApprovalServiceClient, func(), error
 	return approvalv1.NewApprovalServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// filterFlags adds the flags that select approvals. forMe is the help text of --for-me.
+// filterFlags adds the flags that select approvals. The text forMe is the help text of --for-me.
 func (t *tool) filterFlags(c *cobra.Command, f *approvalv1.ApprovalFilter, forMe string) {
 	c.Flags().StringVar(&f.Server, "server", "", "only this server")
 	c.Flags().StringVar(&f.Name, "tool", "", "only this tool")
@@ -45,7 +45,7 @@ func (t *tool) approvalsList() *cobra.Command {
 	var all bool
 	filter := new(approvalv1.ApprovalFilter)
 	c := &cobra.Command{
-		Use: "list", Short: "List approvals that have not ended; --all includes ended approvals", Args: args(cobra.NoArgs),
+		Use: "list", Short: "List approvals that have not ended", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
 			if filter.States, err = statesOf(states, all); err != nil {
@@ -65,17 +65,17 @@ func (t *tool) approvalsList() *cobra.Command {
 			return t.printApprovals(resp)
 		},
 	}
-	c.Flags().Int32VarP(&n, "lines", "n", 100, "the maximum number of approvals, up to 1000")
+	c.Flags().Int32VarP(&n, "lines", "n", 100, "the maximum number, up to 1000")
 	c.Flags().StringSliceVar(&states, "state", nil, "only approvals in these states: "+strings.Join(stateNames(), ", "))
-	c.Flags().BoolVar(&all, "all", false, "list approvals in all states")
+	c.Flags().BoolVar(&all, "all", false, "also list ended approvals")
 	c.MarkFlagsMutuallyExclusive("state", "all")
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames(), cobra.ShellCompDirectiveNoFileComp))
 	t.filterFlags(c, filter, "only approvals that you may decide on now")
 	return c
 }
 
-// statesOf returns the states with these names. If there are no names, it returns nil if the parameter all is true, and
-// otherwise the states of approvals that have not ended.
+// statesOf returns the states with the given names. If there are no names, it returns the states of approvals that have
+// not ended, or nil if all is true.
 func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	if len(names) == 0 && !all {
 		names = []string{"pending", "approved", "claimed", "outcome_unknown"}

@@ -20,9 +20,9 @@ func (t *tool) approvalsResolve() *cobra.Command {
 	var ran, failed, assumeYes bool
 	c := &cobra.Command{
 		Use:   "resolve ID --done|--failed -m WHY",
-		Short: "Record the outcome of a call whose outcome is unknown; shows the approval and asks at a terminal; without a terminal, --yes is required",
-		Long: `Record the outcome of a call that was sent and whose outcome is not known. First find out
-at the server whether the call ran. The command does not send the call again.`,
+		Short: "Record the outcome of a call whose outcome is unknown; shows the approval and asks at a terminal",
+		Long: `Record the outcome of a call that was sent and whose outcome is unknown. First find out at the
+server whether the call ran.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -36,7 +36,7 @@ at the server whether the call ran. The command does not send the call again.`,
 	c.Flags().BoolVar(&ran, "done", false, "the call ran")
 	c.Flags().BoolVar(&failed, "failed", false, "the call did not run, or ran without effect")
 	c.Flags().StringVarP(&comment, "comment", "m", "", "how you know the outcome, for the history (required)")
-	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, "do not ask")
+	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, askOrYes)
 	c.MarkFlagsMutuallyExclusive("done", "failed")
 	c.MarkFlagsOneRequired("done", "failed")
 	_ = c.MarkFlagRequired("comment")
@@ -50,8 +50,8 @@ func (t *tool) approvalsCancel() *cobra.Command {
 		Use:   "cancel ID",
 		Short: "Cancel an approval and its grant; shows the approval and asks at a terminal",
 		Long: `Cancel an approval that is pending or approved, so that its call does not run. If the call is
-made again, it needs a new approval. If the approval has a grant, the command also ends the
-grant, whatever the state of the approval is.`,
+made again, it needs a new approval. The command also ends the approval's grant, even if the
+approval has ended.`,
 		Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(
 			approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,
@@ -61,14 +61,14 @@ grant, whatever the state of the approval is.`,
 		},
 	}
 	c.Flags().StringVarP(&reason, "comment", "m", defaultCancelReason, "the reason, for the history")
-	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, "do not ask")
+	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, doNotAsk)
 	return c
 }
 
 // approvalAction is an action on an approval. The command shows the approval before it performs the action.
 type approvalAction struct {
 	question string
-	// refuses is true if the action only prevents calls. Such an action needs no --yes without a terminal.
+	// refuses is true if the action only prevents calls. Without a terminal, such an action needs no --yes.
 	refuses bool
 	// do performs the action and returns a sentence about its result.
 	do func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
@@ -144,7 +144,7 @@ func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.Comple
 		if len(given) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		_ = t.checkFlags(c, nil) // invalid flags must not fail a completion
+		_ = t.checkFlags(c, nil) // errors in flags are ignored, so that the completion still works
 		client, done, err := t.approvalClient()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -20,10 +20,10 @@ import (
 type approvalCommand struct {
 	*tool
 	commands *notices.Commands
-	// open contains the approvals that have not ended, by their ids.
+	// open maps the ids of approvals to those approvals that have not ended.
 	open map[string]*openApproval
 	// waiting contains the ids of pending approvals for which the command has not been queued yet, oldest first. The
-	// field reported is the number of waiting approvals in the last message.
+	// field reported is the number of waiting approvals that the last message named.
 	waiting  []string
 	reported int
 }
@@ -39,7 +39,7 @@ func (a *openApproval) pending() bool {
 	return a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 }
 
-// approvalInput is the data that the command gets on its standard input.
+// approvalInput is the JSON document that the command gets on its standard input.
 type approvalInput struct {
 	safetext.Approval
 	Category string   `json:"category,omitzero"`
@@ -49,7 +49,8 @@ type approvalInput struct {
 	Pending int `json:"pending"`
 }
 
-// startApprovalCommand returns an approvalCommand that runs argv. stop kills the commands that are still running.
+// startApprovalCommand returns an approvalCommand that runs the given program with arguments. The returned function
+// kills the commands that are still running.
 func (t *tool) startApprovalCommand(ctx context.Context, argv []string) (_ *approvalCommand, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	commands, err := notices.StartCommands(ctx, argv, t.errOut)
@@ -66,9 +67,9 @@ func (t *tool) startApprovalCommand(ctx context.Context, argv []string) (_ *appr
 
 var safeApprovalID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// moved handles a change to the approval a. If the approval is pending and the command was not run for it before, moved
-// queues the command. It also queues the command for earlier approvals that had to wait because the queue was full. For a
-// heartbeat, a is nil.
+// moved is called with an approval that has changed, or with nil for a heartbeat. If the approval is pending and the
+// command was not run for it before, moved queues the command. It also queues the command for earlier approvals that
+// had to wait because the queue was full.
 func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) {
 	if id := a.GetId(); safeApprovalID.MatchString(id) {
 		switch known := e.open[id]; {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// minIDPrefix is the minimum number of characters of an identifier that a person must give.
+	// minIDPrefix is the minimum number of characters of an identifier that a person must type.
 	minIDPrefix = 8
 	idPageSize  = 1000
 )
@@ -36,7 +36,7 @@ func (t *tool) resolveApprovalID(ctx context.Context, client approvalv1.Approval
 	return t.onlyID(found, given)
 }
 
-// onlyID returns the only identifier in the slice found. It returns an error unless the slice has exactly one element.
+// onlyID returns the only one of the identifiers that were found. It returns an error if there are none or several.
 func (t *tool) onlyID(found []string, given string) (string, error) {
 	switch len(found) {
 	case 0:
@@ -48,7 +48,8 @@ func (t *tool) onlyID(found []string, given string) (string, error) {
 	}
 }
 
-// idsWithPrefix returns the identifiers that begin with the given text, among all approvals that the person may see.
+// idsWithPrefix returns the identifiers that begin with the given text. It searches all approvals that the person may
+// see.
 func (t *tool) idsWithPrefix(ctx context.Context, client approvalv1.ApprovalServiceClient, text string) (found []string, err error) {
 	req := &approvalv1.ListApprovalsRequest{PageSize: idPageSize}
 	for {

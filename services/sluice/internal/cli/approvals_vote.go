@@ -17,22 +17,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// errNotConfirmed is returned if the person's answer is not yes.
+// errNotConfirmed means that nothing was decided, for example because the person's answer is not yes.
 var errNotConfirmed = errors.New("nothing was decided")
 
 // errNoTerminal is the error of a command that must ask the person for confirmation, but has no terminal and was run
 // without --yes.
 var errNoTerminal = errors.New("there is no terminal to ask you at: add --yes to agree in advance")
 
+// These are the help texts of --yes. Without a terminal, commands that let calls run need --yes.
+const (
+	doNotAsk = "do not ask"
+	askOrYes = "do not ask; required without a terminal"
+)
+
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
 	var comment string
 	var assumeYes bool
-	needed := "; without a terminal, --yes is required"
+	yes := askOrYes
 	if verdict == approvalv1.Verdict_VERDICT_DENY {
-		needed = ""
+		yes = doNotAsk
 	}
 	c := &cobra.Command{
-		Use: use, Short: short + "; shows the approval and asks at a terminal" + needed, Args: args(cobra.ExactArgs(1)),
+		Use: use, Short: short + "; shows the approval and asks at a terminal", Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING),
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.approvalClient()
@@ -43,8 +49,8 @@ func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *c
 			return t.decide(c.Context(), client, ballot{id: given[0], verdict: verdict, comment: comment, assumeYes: assumeYes})
 		},
 	}
-	c.Flags().StringVarP(&comment, "comment", "m", "", "the reason; the caller sees it if the call is denied")
-	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, "do not ask")
+	c.Flags().StringVarP(&comment, "comment", "m", "", "the reason; a denied caller gets it")
+	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, yes)
 	return c
 }
 
@@ -93,8 +99,8 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	return err
 }
 
-// voteSummary returns the sentences that are printed after a vote. They say whether the person had already cast the same
-// vote, how many votes are missing, and until when an approved call can run.
+// voteSummary returns the sentences that are printed after a vote. They say whether the person had already cast the
+// same vote, how many more people must approve the call, and before which time an approved call can run.
 func voteSummary(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); hasVote(before, mine) {
@@ -129,8 +135,8 @@ func verdictName(v approvalv1.Verdict) string {
 	return "denied"
 }
 
-// showApproval reads and prints an approval before the person decides whether to approve it. If the output is JSON and
-// the person will be asked, showApproval prints the approval in readable form on standard error.
+// showApproval reads and prints an approval before the person decides on it. If the output is JSON and the person will
+// be asked, showApproval prints the approval in readable form on standard error.
 func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool) (*shownApproval, error) {
 	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
@@ -146,8 +152,8 @@ func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServi
 	return seen, nil
 }
 
-// isInteractive reports whether the command asks the person, which it does if standard input is a terminal and --yes is
-// not set.
+// isInteractive reports whether the command asks the person for confirmation. It does so if standard input is a
+// terminal and --yes is not set.
 func isInteractive(assumeYes bool) bool { return !assumeYes && term.IsTerminal(int(os.Stdin.Fd())) }
 
 // confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or if assumeYes is true.
@@ -176,7 +182,8 @@ func isYes(answer string) bool {
 	return strings.EqualFold(answer, "yes") || strings.EqualFold(answer, "y")
 }
 
-// prompt prints a question and reads a line. If ctx is done first, prompt returns the context's error.
+// prompt prints a question and reads a line from standard input. If ctx is done first, prompt returns the context's
+// error.
 func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 	fmt.Fprint(t.errOut, text)
 	type read struct {
@@ -184,7 +191,7 @@ func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 		err  error
 	}
 	answer := make(chan read, 1)
-	go func() { // a read can't be interrupted, so the goroutine stays if there is no answer
+	go func() { // a read can't be interrupted, so this goroutine outlives prompt if there is no answer
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		if errors.Is(err, io.EOF) && line != "" {
 			err = nil

@@ -23,13 +23,11 @@ func (t *tool) approvalsWatch() *cobra.Command {
 		Use: "watch [--exec COMMAND [ARG...]]", Short: "Print the approvals that have not ended, and every change as it happens",
 		Long: `Print the approvals that have not ended, and every change as it happens.
 
-With --exec, which must be the last flag, also run a command for each approval that is pending
-or becomes pending, once for each approval. The command gets the approval on standard input, as
-one line of JSON with the fields of --output json, the category and risk of the tool, and the
-number of pending approvals. Agents and servers can choose names and reasons in this JSON. The
-arguments of the command do not depend on the approval. The variables SLUICE_APPROVAL_ID and
-SLUICE_APPROVALS_PENDING contain the id and the number. At most 4 commands run at a time, for at
-most 30 s each. Their output and their failures are printed on standard error.`,
+With --exec, which must be the last flag, also run a command once for each pending approval, at
+most 4 at a time and for at most 30 s each. It gets the approval with the tool's category and
+risk as one line of JSON on standard input, and the id and the number of pending approvals in
+SLUICE_APPROVAL_ID and SLUICE_APPROVALS_PENDING. Agents and servers can choose names and reasons
+in the JSON.`,
 		Args: args(func(c *cobra.Command, given []string) error {
 			if withCommand {
 				return cobra.MinimumNArgs(1)(c, given)
@@ -53,7 +51,7 @@ most 30 s each. Their output and their failures are printed on standard error.`,
 			return w.run(c.Context())
 		},
 	}
-	c.Flags().SetInterspersed(false) // the flags after the command belong to the command
+	c.Flags().SetInterspersed(false) // flags after the command belong to the command
 	c.Flags().BoolVar(&withCommand, "exec", false, "run the command that follows for each approval that becomes pending")
 	t.filterFlags(c, filter, "only approvals that you may decide on")
 	return c
@@ -66,7 +64,7 @@ type watch struct {
 	cursor string
 	// command runs a program for approvals. It is nil without --exec.
 	command *approvalCommand
-	// away is true if w has printed that the mesh is unavailable, but has not printed yet that it is available again.
+	// away is true after w has printed that the mesh is unavailable, until w prints that it is available again.
 	away bool
 	// headed is true if the header row of the table was printed.
 	headed bool
@@ -91,7 +89,7 @@ func (w *watch) connect() error {
 
 func (w *watch) close() {
 	if w.conn != nil {
-		_ = w.conn.Close() // only the moves matter
+		_ = w.conn.Close() // an error does not matter, because the connection is no longer used
 	}
 }
 
@@ -119,9 +117,9 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// reconnect waits, and then connects again. If ctx is done first, it returns false. It does not reuse the old
-// connection: if the mesh has exited, another program may have got the mesh's port, and that program must not get the
-// token.
+// reconnect waits, and then connects again. It repeats this until the connection succeeds. If ctx is done first, it
+// returns false. It does not reuse the old connection, because another program may have got the port of a mesh that has
+// exited, and that program must not get the token.
 func (w *watch) reconnect(ctx context.Context) bool {
 	for {
 		select {
@@ -160,8 +158,8 @@ func (w *watch) follow(ctx context.Context, client approvalv1.ApprovalServiceCli
 	}
 }
 
-// print prints the state of an approval. The first call also prints the header row of the table. If a is nil, as for a
-// heartbeat, print prints no state.
+// print prints the state of an approval. The first call also prints the header row of the table. For a heartbeat, a is
+// nil and print prints no state.
 func (w *watch) print(a *approvalv1.Approval) error {
 	if w.json() {
 		if a == nil {

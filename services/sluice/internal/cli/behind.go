@@ -14,8 +14,8 @@ import (
 func (t *tool) behindOwn() clientsetup.Behind  { return t.behind(t.ownMesh()) }
 func (t *tool) behindHook() clientsetup.Behind { return t.behind(t.hookMesh()) }
 
-// behind returns a Behind that uses the configuration of the given mesh. If the person has no mesh, the parameter own
-// is nil and the parameter err contains the reason.
+// behind returns a Behind that uses the configuration of the given mesh. If the person has no mesh, own is nil and err
+// is the reason.
 func (t *tool) behind(own *ownMesh, err error) clientsetup.Behind {
 	b := clientsetup.Behind{Program: t.programPath(), Undo: func(client string) string { return t.command("init --undo " + client) }}
 	var f *config.File

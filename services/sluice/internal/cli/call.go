@@ -26,11 +26,10 @@ func (t *tool) call() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "call SERVER TOOL",
 		Short: "Call a tool through the mesh, as the agent",
-		Long: `Call a tool through the mesh, as the agent, and print the result. The command exits
-with 1 if the call is refused or the tool reports an error.`,
+		Long: `Call a tool through the mesh, as the agent, and print the result. The command exits with 1 if
+the call is refused or the tool reports an error.`,
 		Example: "  " + t.self + " call demo list_notes\n" +
-			"  " + t.self + " call demo create_note --arg title=Milk --arg body='two bottles'\n" +
-			"  " + t.self + ` call demo run_report --args '{"save": true}'`,
+			"  " + t.self + " call demo create_note --arg title=Milk --arg body='two bottles'",
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {
@@ -43,12 +42,12 @@ with 1 if the call is refused or the tool reports an error.`,
 	}
 	c.Flags().StringArrayVar(&pairs, "arg", nil, "an argument as NAME=VALUE; VALUE is JSON, or otherwise text; may be repeated")
 	t.asFlag(c)
-	c.Flags().StringVar(&raw, "args", "", "all arguments as one JSON object; - reads the object from standard input")
+	c.Flags().StringVar(&raw, "args", "", "all arguments as one JSON object; - reads standard input")
 	return c
 }
 
-// callArguments returns the arguments of a call as a JSON object. The parameter pairs contains the values of --arg, and
-// raw is the value of --args.
+// callArguments returns the arguments of a call as a JSON object. The arguments are either the pairs from --arg or the
+// raw value of --args.
 func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	if raw != "" && len(pairs) > 0 {
 		return nil, usageError{errors.New("--arg and --args can't be used together: use one of them")}

@@ -16,14 +16,14 @@ import (
 
 // asFlag adds the flag --as to a command that calls the person's own mesh as a client, such as claude-code.
 func (t *tool) asFlag(c *cobra.Command) {
-	c.Flags().StringVar(&t.as, "as", "", "call your own mesh as this client, such as claude-code, and start the mesh if it is not running")
+	c.Flags().StringVar(&t.as, "as", "", "call your own mesh as this client, such as claude-code; starts the mesh if necessary")
 	_ = c.RegisterFlagCompletionFunc("as", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return clientIDs(), cobra.ShellCompDirectiveNoFileComp
 	})
 }
 
-// errTokenConfigured returns the error for a missing token file. The token was not generated because the configuration
-// already has tokens with the same role. In the mesh of the person who runs the command, each client has such a token.
+// errTokenConfigured returns the error for a missing token file. No token was generated, because the configuration
+// already has tokens with this role. In the mesh of the person who runs the command, each client has such a token.
 func (t *tool) errTokenConfigured(f *config.File, role string) error {
 	if role == agentToken && f.Name() != "" && f.Name() == t.personalConfig() {
 		return fmt.Errorf("this is your own mesh, whose calls come from a client: name one with --as, such as --as %s", strings.Join(agentNames(f), " or --as "))
@@ -55,8 +55,8 @@ func (t *tool) errNoClientToken(own *ownMesh, client string) error {
 	return fmt.Errorf("your mesh has no client %q: its clients are %s", client, strings.Join(agentNames(f), ", "))
 }
 
-// connectAs opens a session, on behalf of a client, with a server in the mesh of the person who runs the command. If
-// the mesh is not running, connectAs starts it.
+// connectAs opens a session as the given client with a server in the mesh of the person who runs the command. If the
+// mesh is not running, connectAs starts it.
 func (t *tool) connectAs(ctx context.Context, server, client string) (*session, error) {
 	if err := personal.CheckClient(client); err != nil {
 		return nil, usageError{fmt.Errorf("--as: %w", err)}

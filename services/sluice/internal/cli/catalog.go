@@ -39,8 +39,8 @@ The file for --file contains a response to tools/list, the result in the respons
 of tools in the result. With --run, the command starts a stdio server with the environment of
 this command, requests the list of tools, and ends the server.`
 
-// withToolList adds flags that name a list of tools to a command: a file, or a server to start. The command then calls
-// the function do with the tools in this list.
+// withToolList adds flags to a command that select a list of tools. The list comes from a file, or from a server that
+// the command starts. The command then calls the given function with the tools in this list.
 func withToolList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
 	c = withOptionalToolList(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")
@@ -48,7 +48,7 @@ func withToolList(c *cobra.Command, do func(ctx context.Context, server string, 
 }
 
 // withOptionalToolList is like withToolList, but the flags are optional. If neither flag is set, the tools come from
-// the function in the parameter elsewhere.
+// the second function.
 func withOptionalToolList(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
@@ -82,9 +82,9 @@ func withOptionalToolList(
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
-	flags.StringVar(&f.file, "file", "", "the file with the list; - reads the list from standard input")
-	flags.BoolVar(&f.run, "run", false, "start the server with the command after --")
-	flags.BoolVar(&f.trusted, "trusted", false, "trust the server's annotations, so that they may lower the risk of a tool")
+	flags.StringVar(&f.file, "file", "", "a file with a tools/list response, its result, or the array of tools; - reads standard input")
+	flags.BoolVar(&f.run, "run", false, "start the stdio server with the command after --, with this environment, and read its tools")
+	flags.BoolVar(&f.trusted, "trusted", false, "let the server's annotations lower the risk of a tool")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsMutuallyExclusive("file", "run")
 	_ = c.MarkFlagFilename("file", "json")
@@ -97,9 +97,8 @@ func (t *tool) catalogClassify() *cobra.Command {
 		Short: "Classify each tool of a server by its definition",
 		Long: `Print what each tool of a server does, how much harm a wrong call can do, how certain this is,
 and the words of the definition that show it. The command uses no model and sends nothing over
-the network. Equal definitions give equal results.` + aboutLists,
-		Example: "  " + t.self + " catalog classify --server files --file tools.json --output json\n" +
-			"  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp",
+the network.`,
+		Example: "  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp",
 	}, t.printClasses)
 }
 
@@ -164,7 +163,7 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 		rows := make([][]string, 0, len(tools))
 		for _, tool := range tools {
 			why := "the definition does not say what the tool does"
-			for _, e := range slices.Backward(tool.GetEvidence()) { // the evidence with the highest weight is first, and wins
+			for _, e := range slices.Backward(tool.GetEvidence()) { // the loop ends with the first evidence, which has the highest weight
 				if e.GetCategory() == tool.GetCategory() {
 					why = e.GetMeaning() + ": " + strconv.Quote(e.GetQuote())
 				}

@@ -17,7 +17,7 @@ import (
 // plainWord matches words that need no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 
-// shellWords joins words into a command line, and quotes them for a shell.
+// shellWords quotes words for a shell and joins them into a command line.
 func shellWords(all ...string) string {
 	for i, word := range all {
 		if !plainWord.MatchString(word) {
@@ -31,11 +31,11 @@ type reviewFlags struct{ digest, reason string }
 
 func (f *reviewFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.digest, "digest", "", "at least 8 digits of the `DIGEST` that catalog diff printed")
-	c.Flags().StringVar(&f.reason, "reason", "", "the reason, which is stored with the decision")
+	c.Flags().StringVar(&f.reason, "reason", "", "the reason, stored with the decision")
 }
 
-// findDigest returns the digest that begins with the digits in --digest. Exactly one of the digests in the parameter
-// all must begin with these digits.
+// findDigest returns the digest that begins with the digits in --digest. It returns an error unless exactly one of the
+// given digests begins with these digits.
 func (f *reviewFlags) findDigest(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}
@@ -59,10 +59,10 @@ func (t *tool) catalogAccept() *cobra.Command {
 	f := new(reviewFlags)
 	c := &cobra.Command{
 		Use: "accept SERVER [TOOL] --digest DIGEST", Short: "Accept a definition that you have read, or all pending definitions of a server",
-		Long: `Accept a definition of a tool, so that the tool can be called if policy allows it. Without TOOL,
-accept all pending definitions of a server, except flagged definitions, which must be accepted
-one by one. ` + "`catalog diff SERVER`" + ` shows the definitions and prints the digest. If you accept a
-definition that was accepted automatically, you confirm what the catalog says about the tool.`,
+		Long: `Accept a definition of a tool, so that policy decides on its calls. Without TOOL, accept all
+pending definitions of a server except flagged ones. ` + "`catalog diff`" + ` shows the definitions and
+the digest. If you accept a definition that was accepted automatically, you confirm what the
+catalog says about the tool.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			req := &policyv1.AcceptPinRequest{Server: given[0], Reason: f.reason}
@@ -109,7 +109,7 @@ func (t *tool) printChanged(what, revision string) error {
 	return nil
 }
 
-// listedDigest returns the whole digest of the definition that --digest selects. The parameter given contains the
+// listedDigest returns the whole digest of the definition that --digest selects. The arguments of the command name the
 // server and the tool.
 func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *reviewFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
@@ -126,8 +126,8 @@ func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceC
 	return f.findDigest(all)
 }
 
-// pendingDigest returns the combined digest of all pending definitions of a server. It returns an error if this digest
-// does not begin with the digits in --digest.
+// pendingDigest returns the combined digest of all pending definitions of a server. It returns an error if the combined
+// digest does not begin with the digits in --digest.
 func (t *tool) pendingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *reviewFlags) ([]byte, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -168,7 +168,7 @@ func (t *tool) catalogRefuse() *cobra.Command {
 	return c
 }
 
-// tagName matches valid tags (ToolOverride.tags).
+// tagName matches valid tags. See ToolOverride.tags.
 var tagName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
 func (t *tool) catalogOverride() *cobra.Command {
@@ -178,7 +178,7 @@ func (t *tool) catalogOverride() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "override SERVER TOOL (--category CATEGORY | --risk RISK | --tag TAG | --remove) --reason REASON",
 		Short: "Override what the catalog says about a tool", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
-		Example: "  " + t.self + " catalog override files sync_folder --category destructive --risk critical --reason \"it deletes files that the other side does not have\"",
+		Example: "  " + t.self + " catalog override files sync_folder --category destructive --risk critical --reason \"it deletes files\"",
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			o, err := overrideOf(category, risk, reason, tags)
 			switch {
@@ -205,8 +205,8 @@ func (t *tool) catalogOverride() *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&category, "category", "", "the category: "+strings.Join(categoryNames, ", "))
 	flags.StringVar(&risk, "risk", "", "the risk: "+strings.Join(riskNames, ", "))
-	flags.StringSliceVar(&tags, "tag", nil, "a `TAG` to add, which policies can match with match: {tags}")
-	flags.StringVar(&reason, "reason", "", "the reason, which is shown with the tool")
+	flags.StringSliceVar(&tags, "tag", nil, "a `TAG` to add, for match: {tags} in policies")
+	flags.StringVar(&reason, "reason", "", "the reason, shown with the tool")
 	flags.BoolVar(&remove, "remove", false, "remove the override")
 	c.MarkFlagsOneRequired("category", "risk", "tag", "remove")
 	for _, name := range []string{"category", "risk", "tag"} {
@@ -265,7 +265,7 @@ func (t *tool) catalogQuarantine() *cobra.Command {
 			return t.printChanged(what, resp.GetPolicyRevision())
 		}),
 	}
-	c.Flags().StringVar(&reason, "reason", "", "the reason, which is shown with the tool (required)")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, shown with the tool (required)")
 	c.Flags().BoolVar(&lift, "lift", false, "end the quarantine")
 	_ = c.MarkFlagRequired("reason")
 	return c

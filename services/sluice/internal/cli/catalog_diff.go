@@ -19,15 +19,10 @@ import (
 func (t *tool) catalogDiff() *cobra.Command {
 	return &cobra.Command{
 		Use: "diff SERVER [TOOL]", Short: "Show how pending definitions of tools differ from the accepted definitions",
-		Long: `Show the pending definitions of a tool, or of all tools of a server. A tool with a pending
-definition can't be called until a person accepts or refuses the definition. The command
-compares each pending definition with the last accepted definition of the tool, and prints the
-commands that accept or refuse it.
-
-Without TOOL, the last line is a command that accepts the definitions that were shown. It
-accepts neither definitions that the server has listed since, nor flagged definitions, such as
-definitions that give instructions to the model. Accept or refuse flagged definitions one by
-one.`,
+		Long: `Show how pending definitions of tools differ from the last accepted ones, and print the commands
+that accept or refuse them. A tool with a pending definition can't be called. Without TOOL, the
+last line accepts exactly the definitions that were shown, except flagged ones, such as
+definitions that give instructions to the model: accept or refuse these one by one.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			if len(given) == 1 {
@@ -108,9 +103,9 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 	return nil
 }
 
-// combinedDigest returns the combined digest of the shown definitions. It is computed in the same way as the field
-// CatalogServer.waiting_digest: the definitions are sorted by the names of their tools, and then by their digests. The
-// result equals waiting_digest only if all pending definitions were shown.
+// combinedDigest returns the combined digest of the shown definitions. As in the field CatalogServer.waiting_digest,
+// the definitions are sorted by the names of their tools, and then by their digests. The result equals waiting_digest
+// only if all pending definitions were shown.
 func combinedDigest(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
 	h, any := sha256.New(), false

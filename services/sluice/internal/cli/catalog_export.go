@@ -19,9 +19,9 @@ func (t *tool) catalogExport() *cobra.Command {
 	var format, out, server string
 	c := &cobra.Command{
 		Use: "export --format FORMAT [--out FOLDER]", Short: "Write the catalog as a static site, Markdown, or JSON",
-		Long: `Write the pages of all tools: as a static site with a search that works without a network,
-as Markdown, or as one JSON document to standard output. The folder must be new, or an earlier
-run of this command must have created it.`,
+		Long: `Write the pages of all tools: as a static site with a search that needs no network, as Markdown,
+or as one JSON document to standard output. The folder must be new, or from an earlier run of
+this command.`,
 		Example: "  " + t.self + " catalog export --format html --out catalogue",
 		Args:    args(cobra.NoArgs),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, _ []string) error {
@@ -44,7 +44,7 @@ run of this command must have created it.`,
 		}),
 	}
 	c.Flags().StringVar(&format, "format", "html", "the format: "+strings.Join(exportFormats, ", "))
-	c.Flags().StringVar(&out, "out", "", "the folder to write to; not for json, which is written to standard output")
+	c.Flags().StringVar(&out, "out", "", "the folder to write to; not for json")
 	c.Flags().StringVar(&server, "server", "", "only this server")
 	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(exportFormats, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
@@ -52,7 +52,8 @@ run of this command must have created it.`,
 	return c
 }
 
-// exporter returns the function that writes a format to a directory, or nil for JSON.
+// exporter returns the function that writes the catalog to a directory in the given format. It returns nil for JSON,
+// which is written to standard output.
 func exporter(format, out string) (func(string, catalogpages.Catalogue) error, error) {
 	switch {
 	case format == "json" && out != "":
@@ -70,8 +71,8 @@ func exporter(format, out string) (func(string, catalogpages.Catalogue) error, e
 	}
 }
 
-// readCatalog reads all pages of the catalog, or of one server if the parameter server is not empty. It reports its
-// progress on standard error every two seconds.
+// readCatalog reads the pages of the catalog. If server is not empty, it reads only the pages of this server. It
+// reports its progress on standard error every two seconds.
 func (t *tool) readCatalog(ctx context.Context, client policyv1.CatalogServiceClient, server string) (catalogpages.Catalogue, error) {
 	all := catalogpages.Catalogue{Made: time.Now()}
 	servers, err := t.allServers(ctx, client)

@@ -87,7 +87,7 @@ func (t *tool) catalogServers() *cobra.Command {
 	}
 }
 
-// listFaults returns, by server, the reasons why parts of the servers' lists are hidden from clients. It returns nil if
+// listFaults maps each server to the reasons why parts of the server's lists are hidden from clients. It returns nil if
 // the gateway does not respond.
 func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	f, err := t.load()
@@ -109,8 +109,8 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	return out, nil
 }
 
-// withUnlisted adds to the given servers those that occur only in the parameter faults. The catalog has no entry for a
-// server if none of the server's lists could be read.
+// withUnlisted adds the servers that have faults but no entry in the catalog. The catalog has no entry for a server if
+// none of the server's lists could be read.
 func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFault) []*policyv1.CatalogServer {
 	for name := range faults {
 		if !slices.ContainsFunc(servers, func(s *policyv1.CatalogServer) bool { return s.GetName() == name }) {
@@ -167,8 +167,7 @@ var (
 	riskNames     = []string{"low", "medium", "high", "critical"}
 )
 
-// valueOf returns the number of the enumeration value with the given name. The parameter flag is the name of the flag,
-// which is category or risk.
+// valueOf returns the number of the enumeration value with the given name. The flag is category or risk.
 func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) {
 	if n := values[prefix+strings.ToUpper(name)]; n > 0 {
 		return n, nil
@@ -295,7 +294,7 @@ func formatTime(at *timestamppb.Timestamp) string {
 
 func (t *tool) catalogShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show SERVER TOOL", Short: "Print a tool's page: its class and the evidence, its parameters, its dangers, and a recommended rule",
+		Use: "show SERVER TOOL", Short: "Print a tool's page: its class with the evidence, parameters, dangers, and a recommended rule",
 		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			page, err := t.catalogPage(ctx, client, given[0], given[1])
@@ -321,8 +320,8 @@ func (t *tool) catalogPage(ctx context.Context, client policyv1.CatalogServiceCl
 	return resp.GetTool(), nil
 }
 
-// completeCatalog completes the name of a server, and then the name of one of its tools. If the parameter waits is
-// true, it completes only the names of tools with a pending definition.
+// completeCatalog completes the name of a server, and then the name of one of its tools. If waits is true, it completes
+// only the names of tools with a pending definition.
 func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(given) == 0 {
@@ -355,7 +354,8 @@ func shortDigest(digest []byte) string {
 	return text[:min(len(text), 16)]
 }
 
-// printPage prints a tool's page in readable form. The strings in the page may come from an untrusted server.
+// printPage prints a tool's page in readable form. The strings in the page may come from an untrusted server, so
+// printPage escapes them.
 func printPage(w io.Writer, page *policyv1.CatalogTool) {
 	line := func(format string, args ...any) { _ = oneLine(w, format, args...) }
 	class := page.GetClassification()

@@ -22,7 +22,7 @@ const (
 	// startAndListTimeout is the timeout for starting a server and requesting the list of its tools. Starting the
 	// server may include the download of a package.
 	startAndListTimeout = 2 * time.Minute
-	// maxStderr is the maximum number of bytes of the server's standard error that are kept to be shown in an error.
+	// maxStderr limits how many bytes of the server's standard error are stored, so that an error can show them.
 	maxStderr = 4 << 10
 )
 
@@ -40,8 +40,8 @@ func listToolsOfCommand(ctx context.Context, command []string) (list []byte, err
 // array.
 type listedServer struct{ capabilities, tools jsontext.Value }
 
-// listServerOfCommand starts a server and lists its tools. The command cmd must not have been started.
-// listServerOfCommand sets the standard streams of cmd.
+// listServerOfCommand starts a server with a command and lists the server's tools. It sets the standard streams of the
+// command, which must not have been started.
 func listServerOfCommand(ctx context.Context, cmd *exec.Cmd) (listed listedServer, err error) {
 	if cmd.Err != nil { // the program was not found
 		return listed, fmt.Errorf("start %s: %w", cmd.Args[0], cmd.Err)
@@ -128,10 +128,10 @@ func (c *startedServer) request(ctx context.Context, method string, params any) 
 	}
 }
 
-// retryAfter returns the time after which a request that the mesh has refused may succeed, or 0 if the error does not
-// name such a time.
+// retryAfter returns how long to wait before a refused request is sent again. It returns 0 if the error does not name
+// such a time.
 func retryAfter(err error) time.Duration {
-	const longest = 10 * time.Second // the server may be ready earlier
+	const longest = 10 * time.Second // wait at most this long, because the server may be ready earlier
 	refused, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
 		return 0
@@ -191,10 +191,10 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// stderrBegins precedes the output of a server in the text of an error.
+// stderrBegins precedes the output of a server in an error message.
 const stderrBegins = "; the server's standard error ends with:\n"
 
-// errorSuffix returns the stored output as a suffix for an error.
+// errorSuffix returns the stored output as a suffix for an error message.
 func (t *tailBuffer) errorSuffix() string {
 	if stderr := bytes.TrimSpace(t.buf); len(stderr) > 0 {
 		return stderrBegins + string(stderr)

@@ -18,8 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// renewBefore is the minimum remaining validity of a certificate. If the remaining validity is shorter, setup replaces
-// the certificate.
+// renewBefore is how long a certificate must still be valid. If it expires earlier, setup replaces the certificate.
 const renewBefore = 30 * 24 * time.Hour
 
 func (t *tool) certs() *cobra.Command {
@@ -27,10 +26,9 @@ func (t *tool) certs() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "certs",
 		Short: "Create a development CA and a certificate for each service",
-		Long: `Create a development CA, and a certificate for each service of the mesh (ROLE). The CA signs the
-certificates, which are valid for a year. If the CA already exists, the command uses it to
-replace the certificates. A service needs the files ca.pem, ROLE.pem and ROLE-key.pem. No
-service needs ca-key.pem.`,
+		Long: `Create a development CA, and a certificate for each service (ROLE) that is valid for a year. If
+the CA exists, the command uses it to replace the certificates. A service needs ca.pem, ROLE.pem
+and ROLE-key.pem. No service needs ca-key.pem.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			authority, made, err := pki.EnsureAuthority(dir)
@@ -66,11 +64,10 @@ func (t *tool) setup() *cobra.Command {
   ca/            the CA and its key, which no service needs
   ROLE/          ca.pem, ROLE.pem and ROLE-key.pem, only for that service
   identity/      also tokens/ with the hashes of the tokens
-  operator/      ca.pem, and tokens/operator and tokens/agent with their hashes,
-                 for people
+  operator/      for people: ca.pem, and tokens/operator and tokens/agent with their hashes
 
-The command replaces no existing files except certificates that another CA signed or that expire
-within 30 days. Therefore it may run at every start.`,
+The command replaces only certificates that another CA signed or that expire within 30 days, so
+it may run at every start.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			if err := setupAll(dir); err != nil {

@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// terminateTimeout is the time between the closing of a program's standard input and SIGTERM. It is also the time
-	// between SIGTERM and SIGKILL.
+	// terminateTimeout is how long Close waits between closing a program's standard input and sending SIGTERM. Close
+	// also waits this long between SIGTERM and SIGKILL.
 	terminateTimeout = 2 * time.Second
-	// installTimeout is used instead of the first terminateTimeout for a program that has not written to its standard
-	// output yet. Such a program may be installing a package. If it were killed, an incomplete package would remain in
-	// the cache of npx.
+	// installTimeout replaces the first terminateTimeout for a program that has not written to its standard output yet.
+	// Such a program may be installing a package. If it were killed, an incomplete package would remain in the cache of
+	// npx.
 	installTimeout = 30 * time.Second
-	// outputTimeout is the maximum time to wait for the rest of the output of a program that has exited.
+	// outputTimeout limits how long Close waits for the rest of the output of a program that has exited.
 	outputTimeout = time.Second
-	// repeatedSignal is the time in which a second signal counts as a repetition of the first. Package app uses the
-	// same time.
+	// repeatedSignal is how long after the first signal a second signal still counts as a repetition. Package app uses
+	// the same time.
 	repeatedSignal = time.Second
 )
 
@@ -72,8 +72,8 @@ type child struct {
 func (c *child) Write(p []byte) (int, error) { return c.stdin.Write(p) }
 
 // Close closes the standard input of the program and waits until the program has exited. If the program does not exit
-// in time, Close sends SIGTERM and then SIGKILL. If the person stops the command a second time, Close sends SIGKILL at
-// once.
+// in time, Close sends SIGTERM and then SIGKILL. If the person stops the command a second time meanwhile, Close sends
+// SIGKILL at once.
 func (c *child) Close() error {
 	if err := c.stdin.Close(); err != nil {
 		return fmt.Errorf("close the standard input: %w", err)
@@ -101,8 +101,7 @@ func (c *child) Close() error {
 	return c.err
 }
 
-// ends reports whether the program exits within the given time. It returns false at once if the context in the
-// parameter now is canceled.
+// ends reports whether the program exits within the given time. It returns false at once if the context is canceled.
 func (c *child) ends(now context.Context, within time.Duration) bool {
 	select {
 	case <-c.exited:
@@ -113,8 +112,8 @@ func (c *child) ends(now context.Context, within time.Duration) bool {
 	return false
 }
 
-// secondSignal returns a context that is canceled by the next SIGINT or SIGTERM after the channel stopped is closed.
-// For the duration repeatedSignal after that, it ignores signals, because they may be repetitions of the signal that
+// secondSignal returns a context that is canceled by the next SIGINT or SIGTERM after the given channel is closed. It
+// ignores signals that arrive within repeatedSignal after that, because they may be repetitions of the signal that
 // stopped the command.
 func secondSignal(stopped <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -142,7 +141,7 @@ func secondSignal(stopped <-chan struct{}) (context.Context, context.CancelFunc)
 	return ctx, cancel
 }
 
-// childOutput is the standard output of a program. Wait closes it.
+// childOutput is the standard output of a program. Its method Close does nothing, because Wait closes the output.
 type childOutput struct{ *child }
 
 func (c childOutput) Read(p []byte) (int, error) {

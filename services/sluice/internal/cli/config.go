@@ -53,8 +53,8 @@ func (t *tool) configCheck() *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check the configuration, its secrets and its policies, and show what would run",
 		Long: `Check the configuration, its secrets and its policies, and show what would run. Without
---config, the command reads sluice.yaml in the working folder, as up does. It starts no
-server, and sends nothing over the network.`,
+--config, read sluice.yaml in the working folder, as up does. The command starts no server, and
+sends nothing over the network.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, _, err := t.loadLocal()
@@ -75,8 +75,8 @@ server, and sends nothing over the network.`,
 }
 
 // resolveAll performs the checks that the mesh services perform when they start. It resolves secrets and loads the
-// policies. If all services run in one process, it also loads the certificates. The parameter lists contains the tools
-// of each server. The returned warnings include those about policies that do not fit these tools.
+// policies. If all services run in one process, it also loads the certificates. The returned warnings include those
+// about policies that do not fit the given tools of the servers.
 func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	if perr == nil {
@@ -98,7 +98,7 @@ func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err 
 // neither servers nor policies, `up` creates a policy. If the mesh services run in separate processes, and the
 // configuration has no policies, checkPolicies returns a warning instead of an error.
 func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
-	if f.PoliciesInStore() { // their documents were checked when they were applied
+	if f.PoliciesInStore() { // the documents in the store were checked when they were applied
 		return nil, nil
 	}
 	if len(f.Policies) == 0 {
@@ -135,9 +135,9 @@ func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, e
 
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
-// toolListsOf returns the tools of each server, which it reads from the data directory. If the configuration has no
-// servers, and all mesh services run in one process, toolListsOf returns the tools of the servers that `up` adds.
-// toolListsOf sends no request to a running mesh.
+// toolListsOf reads the tools of each server from the data directory. If the configuration has no servers, and all mesh
+// services run in one process, toolListsOf returns the tools of the servers that `up` adds. toolListsOf sends no
+// request to a running mesh.
 func toolListsOf(ctx context.Context, f *config.File) policy.ToolLists {
 	listed := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))

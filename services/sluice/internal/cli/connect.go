@@ -32,7 +32,8 @@ import (
 
 const requestTimeout = 10 * time.Second
 
-// These are the names of the files with the generated tokens in DATA/tokens, and also the roles of the tokens.
+// These are the names of the files in DATA/tokens that contain the generated tokens. They are also the roles of the
+// tokens.
 const (
 	agentToken    = "agent"
 	operatorToken = "operator"
@@ -61,12 +62,12 @@ func (t *tool) readToken(f *config.File, name string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// credential is the secret of a token, and where the secret comes from, such as a variable or a file. The secret may be
-// empty.
+// credential is the secret of a token. The field from names the variable or file that contains the secret. The secret
+// may be empty.
 type credential struct{ secret, from string }
 
-// personCredential returns the token that a person's commands send: SLUICE_TOKEN, the session of `login` at this mesh,
-// or the generated operator token.
+// personCredential returns the token that a person's commands send. This is the first of SLUICE_TOKEN, the session of
+// `login` at this mesh, and the generated operator token.
 func (t *tool) personCredential(f *config.File, at endpoint) (credential, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return credential{secret: text, from: "SLUICE_TOKEN"}, nil
@@ -88,12 +89,12 @@ func (t *tool) personCredential(f *config.File, at endpoint) (credential, error)
 
 // endpoint is the gRPC address of a mesh service.
 type endpoint struct {
-	// address is HOST:PORT, and from says where it comes from: a flag, a variable or the configuration.
+	// address is HOST:PORT. The field from says whether the address comes from a flag, a variable or the configuration.
 	address, from string
 	// tls is nil if the service does not use TLS.
 	tls *tls.Config
-	// mesh identifies the mesh: its certificate authority, or its address if it does not use TLS. A session is sent
-	// only to the mesh at which the person has signed in.
+	// mesh identifies the mesh by its certificate authority, or by its address if it does not use TLS. A session is
+	// sent only to the mesh at which the person has signed in.
 	mesh string
 }
 
@@ -125,9 +126,9 @@ func (t *tool) dialWith(at endpoint, with credential) (*grpc.ClientConn, error) 
 	return rpc.DialPerson(at.address, with.secret, at.tls)
 }
 
-// endpointOf returns the address of a mesh service. If --addr is set, this is the address. Otherwise, if the services
-// run in separate processes, endpointOf returns the service's own address. Otherwise it returns the gRPC address of the
-// configuration.
+// endpointOf returns the address of a mesh service. If --addr is set, it returns this address. Otherwise, if the
+// services run in separate processes, it returns the service's own address. Otherwise, it returns the gRPC address of
+// the configuration.
 func (t *tool) endpointOf(f *config.File, role authv1.Role) (endpoint, error) {
 	at, server := endpoint{address: f.GRPC, from: cmp.Or(f.Name(), "the default")}, authv1.Role_ROLE_GATEWAY
 	if f.HasSeparateRoles() {
@@ -203,7 +204,7 @@ func (t *tool) mcpClient(f *config.File) (*http.Client, error) {
 	switch {
 	case err == nil:
 		trusted.AppendCertsFromPEM(raw)
-	case !errors.Is(err, fs.ErrNotExist): // the command may run on another machine
+	case !errors.Is(err, fs.ErrNotExist): // the command may run on a machine that does not have the file
 		return nil, fmt.Errorf("read the certificate in listen_tls: %w", err)
 	}
 	return tokenhttp.New(trusted, t.cleartextTo), nil

@@ -12,14 +12,19 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// connectionRecord is the sign-in of the mesh at a server in the JSON output.
+// connectionRecord is a sign-in at a server in the JSON output.
 type connectionRecord struct {
-	Server          string    `json:"server"`
+	Server string `json:"server"`
+	// Tenant and Person identify the person whose account it is. They are empty if the account belongs to no person.
+	Tenant          string    `json:"tenant,omitzero"`
+	Person          string    `json:"person,omitzero"`
+	ForDiscovery    bool      `json:"forDiscovery,omitzero"`
 	State           string    `json:"state"`
 	Issuer          string    `json:"issuer,omitzero"`
 	Scopes          []string  `json:"scopes,omitempty"`
@@ -39,12 +44,26 @@ func newConnectionRecord(c *identityv1.Connection) connectionRecord {
 		return at.AsTime().Local()
 	}
 	return connectionRecord{
-		Server: c.GetServer(), State: enum.Name(c.GetState()), Issuer: c.GetIssuer(), Scopes: c.GetScopes(), Connected: local(c.GetConnected()), ConnectedBy: c.GetConnectedBy(),
+		Server: c.GetServer(), Tenant: c.GetPerson().GetTenant(), Person: c.GetPerson().GetSubject(), ForDiscovery: c.GetForDiscovery(), State: enum.Name(c.GetState()), Issuer: c.GetIssuer(), Scopes: c.GetScopes(), Connected: local(c.GetConnected()), ConnectedBy: c.GetConnectedBy(),
 		Refreshed: local(c.GetRefreshed()), Expires: local(c.GetExpires()), HasRefreshToken: c.GetHasRefreshToken(), Problem: c.GetProblem(),
 	}
 }
 
-// withConnections calls the function do with a client that uses a new connection. An operator may need minutes for the
+// account returns, for tables, whose account it is.
+func (c *connectionRecord) account() string {
+	switch {
+	case c.Person != "" && c.Tenant != authn.HomeTenant:
+		return c.Tenant + ": " + c.Person
+	case c.Person != "":
+		return c.Person
+	case c.ForDiscovery:
+		return "(lists tools)"
+	default:
+		return "(all callers)"
+	}
+}
+
+// withConnections calls the function do with a client that uses a new connection. A person may need minutes for the
 // sign-in between two calls.
 func (t *tool) withConnections(ctx context.Context, do func(context.Context, identityv1.ConnectionServiceClient) error) error {
 	f, err := t.load()
@@ -71,37 +90,50 @@ func (t *tool) withConnectionsOf(ctx context.Context, f *config.File, do func(co
 // connectTimeout is the timeout of a request that makes the mesh send requests to a server and its authorization server.
 const connectTimeout = 40 * time.Second
 
+// serverSignIn is a sign-in at a server.
+type serverSignIn struct {
+	server string
+	// forDiscovery is true if the account is only for listing the tools of the server.
+	forDiscovery bool
+	noBrowser    bool
+}
+
 func (t *tool) connect() *cobra.Command {
-	var noBrowser bool
+	var flags serverSignIn
 	c := &cobra.Command{
 		Use:   "connect SERVER",
-		Short: "Sign the mesh in at an MCP server that requires OAuth",
-		Long: `Sign the mesh in at an MCP server that requires OAuth. All callers of the server then use the
-account with which you sign in, within the limits of the policy. The configuration of the server
-must have ` + "`credentials`" + `. The command opens the page of the server's authorization server in your
-browser.
+		Short: "Sign in at an MCP server that requires OAuth",
+		Long: `Sign in at an MCP server that requires OAuth. The configuration of the server must have
+` + "`credentials`" + `. The command opens the page of the server's authorization server in your browser.
+
+With ` + "`as: shared`" + `, all callers of the server then use the account with which you sign in, within the
+limits of the policy. This is for operators. With ` + "`as: person`" + `, only the agents that work for you use
+your account: sign in to the mesh first (` + "`sluice login`" + `). For such a server, an operator also connects
+an account with which the mesh only lists the server's tools (--discovery).
 
 The mesh stores the tokens encrypted, and refreshes the access token before it expires. No client
 receives a token. If the authorization server does not accept the refresh token any more, calls are
 refused with an error that names this command.`,
-		Example:           "  " + t.self + " connect github",
+		Example:           "  " + t.self + " connect github\n  " + t.self + " connect github --discovery",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), signInTime)
 			defer cancel()
-			return t.connectServer(ctx, given[0], noBrowser)
+			flags.server = given[0]
+			return t.connectServer(ctx, flags)
 		},
 	}
-	c.Flags().BoolVar(&noBrowser, "no-browser", false, "print the address of the page instead of opening a browser")
+	c.Flags().BoolVar(&flags.noBrowser, "no-browser", false, "print the address of the page instead of opening a browser")
+	c.Flags().BoolVar(&flags.forDiscovery, "discovery", false, "connect the account with which the mesh only lists the tools of a server with as: person")
 	return c
 }
 
-func (t *tool) connectServer(ctx context.Context, server string, noBrowser bool) error {
+func (t *tool) connectServer(ctx context.Context, at serverSignIn) error {
 	var attempt []byte
-	code, err := t.openPage(ctx, noBrowser, func(redirect string) (request authorizationRequest, err error) {
+	code, err := t.openPage(ctx, at.noBrowser, func(redirect string) (request authorizationRequest, err error) {
 		err = t.withConnections(ctx, func(ctx context.Context, client identityv1.ConnectionServiceClient) error {
-			resp, err := client.StartConnection(ctx, &identityv1.StartConnectionRequest{Server: server, RedirectUri: redirect})
+			resp, err := client.StartConnection(ctx, &identityv1.StartConnectionRequest{Server: at.server, RedirectUri: redirect, ForDiscovery: at.forDiscovery})
 			request = authorizationRequest{page: resp.GetAuthorizationUrl(), state: resp.GetState(), issuer: resp.GetIssuer(), sendsIssuer: resp.GetSendsIssuer()}
 			attempt = resp.GetAttempt()
 			return err
@@ -130,7 +162,14 @@ func (t *tool) printConnected(c connectionRecord) error {
 	if t.json() {
 		return t.printJSON(c)
 	}
-	t.printf("connected: the mesh is signed in at %s", c.Server)
+	switch {
+	case c.Person != "":
+		t.printf("connected: the agents that work for %s use your account at %s", c.Person, c.Server)
+	case c.ForDiscovery:
+		t.printf("connected: the mesh lists the tools of %s", c.Server)
+	default:
+		t.printf("connected: the mesh is signed in at %s", c.Server)
+	}
 	switch {
 	case len(c.Scopes) > 0:
 		t.printf("scopes: %s", strings.Join(c.Scopes, " "))
@@ -144,17 +183,24 @@ func (t *tool) printConnected(c connectionRecord) error {
 }
 
 func (t *tool) disconnect() *cobra.Command {
-	return &cobra.Command{
+	var person, tenant string
+	var forDiscovery bool
+	c := &cobra.Command{
 		Use:   "disconnect SERVER",
 		Short: "Delete the tokens with which the mesh calls a server",
-		Long: `Delete the tokens with which the mesh calls a server. Gateways stop using the access token within
-a minute. The command does not revoke the tokens at the authorization server: you can do this in
-the settings of your account there.`,
+		Long: `Delete the tokens with which the mesh calls a server. With ` + "`as: person`" + `, these are the tokens of your
+own account. Operators can delete the tokens of other people (--person). Gateways stop using the
+access token within a minute. The command does not revoke the tokens at the authorization server:
+you can do this in the settings of your account there.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {
+			req := &identityv1.DeleteConnectionRequest{Server: given[0], ForDiscovery: forDiscovery}
+			if person != "" {
+				req.Person = &identityv1.Person{Tenant: tenant, Subject: person}
+			}
 			err := t.withConnections(c.Context(), func(ctx context.Context, client identityv1.ConnectionServiceClient) error {
-				_, err := client.DeleteConnection(ctx, &identityv1.DeleteConnectionRequest{Server: given[0]})
+				_, err := client.DeleteConnection(ctx, req)
 				return err
 			})
 			if err != nil {
@@ -167,18 +213,25 @@ the settings of your account there.`,
 			return nil
 		},
 	}
+	c.Flags().StringVar(&person, "person", "", "delete the tokens of this person instead of your own")
+	c.Flags().StringVar(&tenant, "tenant", authn.HomeTenant, "tenant of the person")
+	c.Flags().BoolVar(&forDiscovery, "discovery", false, "delete the tokens with which the mesh only lists the tools of the server")
+	c.MarkFlagsMutuallyExclusive("person", "discovery")
+	return c
 }
 
 func (t *tool) connections() *cobra.Command {
 	return &cobra.Command{
 		Use:   "connections",
 		Short: "List the servers at which the mesh signs in, and whether it is signed in",
-		Args:  args(cobra.NoArgs),
+		Long: `List the servers at which the mesh signs in, and whether it is signed in. The list contains your own
+connections. Operators also see the connections of other people.`,
+		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			all := []connectionRecord{}
 			err := t.withConnections(c.Context(), func(ctx context.Context, client identityv1.ConnectionServiceClient) error {
-				resp, err := client.ListConnections(ctx, new(identityv1.ListConnectionsRequest))
-				for _, one := range resp.GetConnections() {
+				listed, err := listConnections(ctx, client)
+				for _, one := range listed {
 					all = append(all, newConnectionRecord(one))
 				}
 				return err
@@ -191,20 +244,35 @@ func (t *tool) connections() *cobra.Command {
 	}
 }
 
+// listConnections returns all connections that the caller may see.
+func listConnections(ctx context.Context, client identityv1.ConnectionServiceClient) (all []*identityv1.Connection, err error) {
+	req := new(identityv1.ListConnectionsRequest)
+	for {
+		resp, err := client.ListConnections(ctx, req)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, resp.GetConnections()...)
+		if req.PageToken = resp.GetNextPageToken(); req.PageToken == "" {
+			return all, nil
+		}
+	}
+}
+
 func (t *tool) printConnections(all []connectionRecord) error {
 	if t.json() {
 		return t.printJSON(all)
 	}
 	rows := make([][]string, len(all))
 	for i, one := range all {
-		rows[i] = []string{one.Server, one.State, orDash(one.Issuer), orDash(one.ConnectedBy), orDash(tokenTime(one.Connected)), orDash(tokenTime(one.Refreshed)), orDash(tokenTime(one.Expires))}
+		rows[i] = []string{one.Server, one.account(), one.State, orDash(one.Issuer), orDash(one.ConnectedBy), orDash(tokenTime(one.Connected)), orDash(tokenTime(one.Refreshed)), orDash(tokenTime(one.Expires))}
 	}
-	if err := t.table([]string{"SERVER", "STATE", "ISSUER", "CONNECTED BY", "CONNECTED", "REFRESHED", "EXPIRES"}, rows); err != nil {
+	if err := t.table([]string{"SERVER", "ACCOUNT", "STATE", "ISSUER", "CONNECTED BY", "CONNECTED", "REFRESHED", "EXPIRES"}, rows); err != nil {
 		return err
 	}
 	for _, one := range all {
 		if one.Problem != "" {
-			_ = oneLine(t.errOut, "%s: %s", one.Server, one.Problem)
+			_ = oneLine(t.errOut, "%s: %s: %s", one.Server, one.account(), one.Problem)
 		}
 	}
 	return nil
@@ -218,23 +286,40 @@ func (t *tool) checkConnections(ctx context.Context, f *config.File) (out []chec
 		return nil
 	}
 	_ = t.withConnectionsOf(ctx, f, func(ctx context.Context, client identityv1.ConnectionServiceClient) error {
-		resp, err := client.ListConnections(ctx, new(identityv1.ListConnectionsRequest))
-		for _, c := range resp.GetConnections() {
-			of, problem := "server "+c.GetServer(), safetext.Line(c.GetProblem())
-			switch {
-			case c.GetState() != identityv1.ConnectionState_CONNECTION_STATE_CONNECTED && problem == "":
-				out = append(out, checkResult{stateProblem, of, "the mesh is not signed in at the server, so calls are refused", "sign in with " + t.command("connect "+shellWords(c.GetServer()))})
-			case c.GetState() != identityv1.ConnectionState_CONNECTION_STATE_CONNECTED:
-				out = append(out, checkResult{stateProblem, of, "the sign-in of the mesh has ended, so calls are refused: " + problem, "sign in again with " + t.command("connect "+shellWords(c.GetServer()))})
-			case problem != "":
-				out = append(out, checkResult{stateWarning, of, "its access token could not be refreshed: " + problem, "check that the identity service can reach " + safetext.Line(c.GetIssuer())})
-			case !c.GetHasRefreshToken() && c.GetExpires() != nil:
-				out = append(out, checkResult{stateWarning, of, "its access token expires at " + tokenTime(c.GetExpires().AsTime().Local()) + ", and there is no refresh token", "sign in again before that with " + t.command("connect "+shellWords(c.GetServer()))})
-			default:
-				out = append(out, checkResult{State: stateOK, Subject: of, Result: "the mesh is signed in"})
-			}
+		all, err := listConnections(ctx, client)
+		for _, c := range all {
+			out = append(out, t.checkConnection(c))
 		}
 		return err
 	})
 	return out
+}
+
+// checkConnection checks whether a connection can be used.
+func (t *tool) checkConnection(c *identityv1.Connection) checkResult {
+	of, problem, connect := "server "+c.GetServer(), safetext.Line(c.GetProblem()), "connect "+shellWords(c.GetServer())
+	effect := "calls are refused"
+	switch {
+	case c.GetPerson() != nil:
+		of += ", account of " + safetext.Line(c.GetPerson().GetSubject())
+		effect = "the calls of her agents are refused"
+	case c.GetForDiscovery():
+		connect += " --discovery"
+		effect = "its tools can't be listed, and calls are refused"
+	}
+	isConnected := c.GetState() == identityv1.ConnectionState_CONNECTION_STATE_CONNECTED
+	switch {
+	case !isConnected && c.GetPerson() != nil: // only she can sign in again
+		return checkResult{stateWarning, of, "the sign-in has ended, so " + effect + ": " + problem, "ask her to sign in again with " + t.command(connect)}
+	case !isConnected && problem == "":
+		return checkResult{stateProblem, of, "the mesh is not signed in at the server, so " + effect, "sign in with " + t.command(connect)}
+	case !isConnected:
+		return checkResult{stateProblem, of, "the mesh can't call the server: " + problem, "sign in again with " + t.command(connect)}
+	case problem != "":
+		return checkResult{stateWarning, of, "its access token could not be refreshed: " + problem, "check that the identity service can reach " + safetext.Line(c.GetIssuer())}
+	case !c.GetHasRefreshToken() && c.GetExpires() != nil:
+		return checkResult{stateWarning, of, "its access token expires at " + tokenTime(c.GetExpires().AsTime().Local()) + ", and there is no refresh token", "sign in again before that with " + t.command(connect)}
+	default:
+		return checkResult{State: stateOK, Subject: of, Result: "the mesh is signed in"}
+	}
 }

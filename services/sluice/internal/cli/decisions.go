@@ -33,13 +33,9 @@ func (t *tool) decisionsTail() *cobra.Command {
 	filter := new(gatewayv1.DecisionFilter)
 	c := &cobra.Command{
 		Use: "tail", Aliases: []string{"list"}, Short: "Print the newest records", Args: args(cobra.NoArgs),
-		Long: `Print the newest records, the oldest of them first. --since and --until take a time such as
-2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. A long search reports its progress on
-standard error. Press Ctrl-C to end the search.
-
-Without --protocol, the command leaves out protocol messages (initialize, ping, lists and
-notifications) that were allowed or that no rule allows. It prints protocol messages that were
-refused for another reason, such as too many sessions.`,
+		Long: `Print the newest records, the oldest of them first. Ctrl-C ends a long search. Without
+--protocol, protocol messages (initialize, ping, lists and notifications) are omitted if they
+were allowed or no rule allows them.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter.WithoutProtocol = !protocol
 			if err := setTimes(filter, since, until, time.Now()); err != nil {
@@ -65,9 +61,9 @@ refused for another reason, such as too many sessions.`,
 	c.Flags().StringVar(&filter.Server, "server", "", "only this server")
 	c.Flags().StringVar(&filter.Tool, "tool", "", "only this tool")
 	c.Flags().StringVar(&filter.Subject, "subject", "", "only this subject")
-	c.Flags().StringVar(&since, "since", "", "only records since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&since, "since", "", "only records since this time: 15m, 2h or 7d ago, or RFC 3339")
 	c.Flags().StringVar(&until, "until", "", "only records before this time, in the same form")
-	c.Flags().BoolVar(&protocol, "protocol", false, "also print protocol messages: initialize, ping, lists and notifications")
+	c.Flags().BoolVar(&protocol, "protocol", false, "also print all protocol messages")
 	c.MarkFlagsMutuallyExclusive("follow", "until")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	return c
@@ -77,11 +73,8 @@ func (t *tool) decisionsShow() *cobra.Command {
 	var all, withArguments bool
 	c := &cobra.Command{
 		Use: "show ID", Short: "Print the decision on a call and its outcome", Args: args(cobra.ExactArgs(1)),
-		Long: `Print the decision on a call and its outcome, on one screen. ID is the identifier of the
-decision. For one of the newest decisions, the first 8 or more characters are enough. With
---all, print all fields of all records. With -o json, print the records as JSON. With
---arguments, print the recorded arguments of the call as JSON instead, which only operators may
-read.`,
+		Long: `Print the decision on a call and its outcome. ID is the id of the decision; for one of the
+newest decisions, its first 8 characters are enough.`,
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.gatewayClient()
 			if err != nil {
@@ -107,7 +100,7 @@ read.`,
 		},
 	}
 	c.Flags().BoolVar(&all, "all", false, "print all fields of all records")
-	c.Flags().BoolVar(&withArguments, "arguments", false, "print the recorded arguments of the call, in which secrets are replaced")
+	c.Flags().BoolVar(&withArguments, "arguments", false, "print the recorded arguments as JSON, with secrets replaced; only for operators")
 	c.MarkFlagsMutuallyExclusive("all", "arguments")
 	return c
 }
@@ -160,8 +153,8 @@ func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient
 	}
 }
 
-// newestDecisions returns the newest n records, oldest first. The gateway may return a page that is not full if it has
-// to search for long. In that case, newestDecisions reports the progress of the search on standard error.
+// newestDecisions returns the newest n records, oldest first. If a search takes long, the gateway may return a page
+// that is not full. In that case, newestDecisions reports the progress of the search on standard error.
 func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
 	var out []*gatewayv1.Record
 	req := &gatewayv1.ListDecisionsRequest{Filter: filter}

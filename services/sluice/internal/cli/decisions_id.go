@@ -14,12 +14,12 @@ import (
 const (
 	// idLength is the length of a complete identifier.
 	idLength = 36
-	// maxIDPages is the maximum number of pages of records that are searched for an identifier with a given beginning.
+	// maxIDPages limits how many pages of records are searched for identifiers with a given beginning.
 	maxIDPages = 20
 )
 
-// getDecision returns the records of a decision. The parameter given is the decision's identifier. For one of the
-// newest decisions, the beginning of the identifier suffices.
+// getDecision returns the records of the decision with the given identifier. For one of the newest decisions, the
+// beginning of the identifier suffices.
 func (t *tool) getDecision(ctx context.Context, client gatewayv1.GatewayServiceClient, given string) (*gatewayv1.GetDecisionResponse, error) {
 	resp, err := client.GetDecision(ctx, &gatewayv1.GetDecisionRequest{Id: given})
 	switch {

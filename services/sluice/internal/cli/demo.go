@@ -57,7 +57,7 @@ func (t *tool) demoServer() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8000", "the address to serve Streamable HTTP on")
-	c.Flags().BoolVar(&probe, "probe", false, "exit with 0 if a demo server answers at --listen, otherwise with 1")
+	c.Flags().BoolVar(&probe, "probe", false, "only check that a demo server answers at --listen; exits with 1 if not")
 	c.Flags().BoolVar(&stdio, "stdio", false, "serve on standard input and output instead")
 	return c
 }
@@ -96,7 +96,7 @@ func serveHTTP(ctx context.Context, lis net.Listener, handler http.Handler) erro
 		<-ctx.Done()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
-		if server.Shutdown(ctx) != nil { // streams that clients have open are closed
+		if server.Shutdown(ctx) != nil { // clients still have open streams, which Close ends
 			return server.Close()
 		}
 		return nil

@@ -38,14 +38,14 @@ const (
 	// agentTokenEnv is the environment variable that contains the agent's token. doctor needs this token in addition to
 	// the operator's token.
 	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, not a token
-	// waitTool is the gateway's own tool, which every server may list.
+	// waitTool is a tool of the gateway itself, which may be in the list of any server.
 	waitTool = "sluice_approval_wait"
 	// doctorTimeout is the timeout for the whole command, and serverTimeout is the timeout for the requests to one
 	// server. maxConcurrentChecks is the maximum number of servers that are checked concurrently.
 	doctorTimeout       = 5 * time.Minute
 	serverTimeout       = 10 * time.Second
 	maxConcurrentChecks = 8
-	// expiresSoon is the remaining validity below which doctor warns about a certificate.
+	// expiresSoon is how long a certificate must still be valid, so that doctor does not warn about it.
 	expiresSoon = 14 * 24 * time.Hour
 )
 
@@ -69,12 +69,10 @@ func (t *tool) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Find problems of the mesh and its servers, and say what to do",
-		Long: `Check the configuration, its policies and certificates, the services of the running mesh, the
-state of each server at the gateway, and the list of tools that the agent gets from each server.
-The command changes nothing and calls no tool. The agent is the caller with the generated token,
-or with the token in SLUICE_AGENT_TOKEN.
-
-The command exits with 1 if it finds a problem. It exits with 0 if it finds only warnings.`,
+		Long: `Check the configuration, its policies and certificates, the services of the running mesh, each
+server, and the tools that the agent gets from it. The agent has the generated token, or the
+token in SLUICE_AGENT_TOKEN. The command changes nothing and calls no tool. It exits with 1 if
+it finds a problem, and with 0 if it finds only warnings.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
@@ -104,8 +102,8 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
 		for _, name := range slices.Sorted(maps.Keys(h.pending)) {
-			// The built-in tools of clients are skipped: their definitions are not pinned, and they stay in the catalog
-			// after the hook is removed.
+			// The built-in tools of clients are skipped, because their definitions are not pinned, and they stay in the
+			// catalog after the hook is removed.
 			if n := h.pending[name]; n > 0 && !strings.HasPrefix(name, hosttools.Prefix) {
 				out = append(out, checkResult{stateWarning, "tools of " + name, pendingText(n), t.command("catalog diff "+name) + " shows what has changed, and the command that accepts it"})
 			}
@@ -200,7 +198,7 @@ func checkCertificates(f *config.File, now time.Time) (out []checkResult) {
 		name := authn.RoleName(role)
 		file := filepath.Join(f.Path(f.TLS.Dir), name+".pem")
 		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && f.HasSeparateRoles() {
-			continue // it is on another machine
+			continue // the certificate is on another machine
 		}
 		of := "certificate of " + name
 		id, _, err := pki.Load(f.Path(f.TLS.Dir), role)
@@ -284,8 +282,8 @@ func (t *tool) checkServers(ctx context.Context, f *config.File, servers []*gate
 	return append(out, checkSandboxes(servers)...)
 }
 
-// checkSandboxes returns the restrictions that the kernel does not enforce for stdio servers. Servers with equal
-// reports are described in one result.
+// checkSandboxes returns a warning for the stdio servers for which the kernel does not enforce all restrictions.
+// Servers with equal reports share one warning.
 func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range servers {
@@ -321,8 +319,8 @@ func agentSecret(f *config.File) string {
 	return ""
 }
 
-// checkServer checks one server. If the agent's token in the parameter secret is not empty, checkServer also checks the
-// list of tools that the agent gets.
+// checkServer checks one server. If the agent's token is given, checkServer also checks the list of tools that the
+// agent gets.
 func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	if client, isHost := strings.CutPrefix(s.GetName(), hosttools.Prefix); isHost { // agents neither list nor call its tools
@@ -352,7 +350,7 @@ func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.
 	n, more, err := t.countListedTools(listing, f, s.GetName(), secret)
 	if err != nil {
 		s = t.currentStatus(ctx, f, s)
-		if since := s.GetStartingSince(); since != nil && s.GetLastError() == "" { // otherwise its last start has failed
+		if since := s.GetStartingSince(); since != nil && s.GetLastError() == "" { // otherwise the last start of the program failed
 			return startingResult(of, since)
 		}
 	}
@@ -368,10 +366,10 @@ func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.
 	}
 }
 
-// currentStatus returns the current status of a server. If the gateway does not respond, it returns the earlier status
-// in the parameter before.
+// currentStatus returns the current status of a server. If the gateway does not respond, it returns the given earlier
+// status.
 func (t *tool) currentStatus(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
-	own := *t // other goroutines send requests at the same time
+	own := *t // a copy, because other goroutines send requests at the same time
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	now, err := own.gatewayStatus(ctx, f)
@@ -423,7 +421,7 @@ func lastErrorSuffix(s *gatewayv1.ServerStatus) string {
 }
 
 // countListedTools returns the number of tools on the first page of the list that the holder of a token gets from a
-// server. If the list has more pages, the result more is a note that says so.
+// server. If the list has more pages, it also returns a note that says so.
 func (t *tool) countListedTools(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
 	client, err := t.mcpClient(f)
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// elsewhereTimeout is the timeout for the first response of a remote mesh, including the time to connect.
+// elsewhereTimeout limits how long a remote mesh may take to respond, including the time to connect.
 const elsewhereTimeout = 30 * time.Second
 
 // A meshElsewhere is a remote mesh that another operator runs, together with a token for it.
@@ -36,8 +36,8 @@ type meshElsewhere struct {
 	client *http.Client
 }
 
-// elsewhereClient returns an HTTP client for a remote mesh. The parameter authority is the mesh's own certificate
-// authority as PEM, or nil if the mesh has none.
+// elsewhereClient returns an HTTP client for a remote mesh. If the mesh has its own certificate authority, the
+// parameter contains it as PEM. Otherwise, the parameter is nil.
 func elsewhereClient(authority []byte) (*http.Client, error) {
 	if authority == nil {
 		return tokenhttp.New(nil, ""), nil
@@ -80,8 +80,8 @@ func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err er
 	return cfg, nil
 }
 
-// storedElsewhere returns a client's token for a remote mesh. The result authority is the mesh's own certificate
-// authority, or nil if the mesh has none.
+// storedElsewhere returns a client's token for a remote mesh, and the mesh's own certificate authority. The authority
+// is nil if the mesh has none.
 func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token string, authority []byte, err error) {
 	raw, err := at.ReadToken(client)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,7 +98,7 @@ func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token stri
 }
 
 // servers returns the sorted names of the servers that the token may use. These are the servers with tools that the
-// token's holder may see, and those candidates that exist although all of their tools are hidden from the holder.
+// token's holder may see, and those candidates that exist although the holder may see none of their tools.
 func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]string, error) {
 	names, err := m.listedServers(ctx)
 	if err != nil {
@@ -113,7 +113,7 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 			ctx, cancel := context.WithTimeout(ctx, elsewhereTimeout)
 			defer cancel()
 			session, err := openSession(ctx, m.client, m.url+mcpPath(name), m.token)
-			found[i] = !isAbsent(err) // the comparison of the server reports other errors
+			found[i] = !isAbsent(err) // other errors are reported when the server is compared
 			if err == nil {
 				session.close(ctx)
 			}
@@ -148,7 +148,7 @@ func (m *meshElsewhere) listedServers(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer s.close(ctx)
-	raw, err := s.request(ctx, "tools/list", struct{}{}) // has one page
+	raw, err := s.request(ctx, "tools/list", struct{}{}) // the list has only one page
 	if err != nil {
 		return nil, fmt.Errorf("list the tools of the mesh: %w", err)
 	}
@@ -201,7 +201,7 @@ func (m *meshElsewhere) greet(ctx context.Context, s *session) error {
 	return m.refused(resp, answer)
 }
 
-// notReached returns the error that is shown if the mesh sent no HTTP response.
+// notReached returns the error for a request to which the mesh sent no HTTP response.
 func (m *meshElsewhere) notReached(err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return errors.New(strings.Replace(refused.Error(), "set SLUICE_URL to it", "write it after --http", 1))
@@ -215,7 +215,7 @@ func (m *meshElsewhere) notReached(err error) error {
 	return fmt.Errorf("the mesh at %s does not answer: check the URL and the network (%w)", m.url, cause(err))
 }
 
-// cause returns the error of the connection. It omits advice that applies only to a mesh on this machine.
+// cause returns the underlying error of a failed request. It omits advice that applies only to a mesh on this machine.
 func cause(err error) error {
 	if failed, ok := errors.AsType[*url.Error](err); ok {
 		return failed.Err
@@ -249,7 +249,7 @@ func (m *meshElsewhere) list(ctx context.Context, server string) (listedServer, 
 }
 
 // bearerTransport adds a token to requests. Its RoundTripper must be the transport of a client that [tokenhttp.New]
-// returned.
+// returned, because that transport protects the token.
 type bearerTransport struct {
 	token string
 	http.RoundTripper

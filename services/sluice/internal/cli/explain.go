@@ -15,8 +15,8 @@ import (
 
 // requestTarget describes a request for use in error messages.
 type requestTarget struct {
-	// address is the address of the request. addressFrom is the source of the address: a flag, a variable or the
-	// configuration.
+	// address is the address of the request. addressFrom is the source of the address, which is a flag, a variable or
+	// the configuration.
 	address, addressFrom string
 	// tokenFrom is the source of the token, such as a variable or a file.
 	tokenFrom string
@@ -24,8 +24,8 @@ type requestTarget struct {
 
 type wrongRoleError struct{ error }
 
-// checkAddr returns an error if addr is neither empty nor of the form HOST:PORT. The parameter from is the name of the
-// flag or variable that contains addr.
+// checkAddr returns an error if the value of a flag or variable is neither empty nor of the form HOST:PORT. The error
+// names the flag or variable.
 func checkAddr(from, addr string) error {
 	if addr == "" {
 		return nil
@@ -64,7 +64,7 @@ func (t *tool) explainError(err error) error {
 	}
 }
 
-// noAnswer returns the error for a request without a response. The parameter why is the message of the gRPC error.
+// noAnswer returns the error for a request without a response. It contains the message of the gRPC error.
 func (t *tool) noAnswer(why string) error {
 	at := fmt.Sprintf("%s (%s)", t.lastRequest.address, t.lastRequest.addressFrom)
 	if strings.Contains(why, "frame too large") { // the server answered in HTTP/1.1
@@ -73,8 +73,8 @@ func (t *tool) noAnswer(why string) error {
 	return fmt.Errorf("the mesh does not answer at %s: is it up? To use another address, set --addr, or name a configuration with --config or SLUICE_CONFIG (%s)", at, why)
 }
 
-// wrongRole returns the error for a request that needs a token with another role. The parameter facts contains the
-// details of the gRPC error.
+// wrongRole returns the error for a request that needs a token with another role. The facts are the details of the gRPC
+// error.
 func (t *tool) wrongRole(facts map[string]string) error {
 	var needs []string
 	for role := range strings.SplitSeq(facts["needs"], ",") {

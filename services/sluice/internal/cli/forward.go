@@ -65,7 +65,7 @@ type limitedTarget struct {
 	slots chan struct{}
 }
 
-// HandleConn implements [tcpproxy.Target].
+// HandleConn implements [tcpproxy.Target]. If too many connections are open, it closes the connection.
 func (b limitedTarget) HandleConn(conn net.Conn) {
 	select {
 	case b.slots <- struct{}{}:
@@ -76,8 +76,8 @@ func (b limitedTarget) HandleConn(conn net.Conn) {
 	}
 }
 
-// forwardTarget returns the proxy target for an address. If it can't connect to the address, it logs the error and
-// closes the connection.
+// forwardTarget returns the proxy target for an address. If the proxy can't connect to the address, it logs the error
+// and closes the client's connection.
 func forwardTarget(ctx context.Context, log *slog.Logger, target string) tcpproxy.Target {
 	to := tcpproxy.To(target)
 	to.OnDialError = func(from net.Conn, err error) {

@@ -27,8 +27,8 @@ const (
 	// maximum size, in bytes, of the mesh's answer.
 	maxHookEvent  = 8 << 20
 	maxHookAnswer = 1 << 20
-	// hookSlack is the time that the hook gets in addition to the time for which it waits for people. It includes the
-	// time to start a mesh.
+	// hookSlack is how long the hook may take in addition to the time for which it waits for people, for example to
+	// start a mesh.
 	hookSlack = 30 * time.Second
 )
 
@@ -60,7 +60,7 @@ func (t *tool) printHook(out hookevent.Output) error {
 	if _, err := io.WriteString(os.Stdout, out.Stdout); err != nil {
 		return exitError{fmt.Errorf("the call is denied, because the answer can't be printed: %w", err), 2} //nolint:mnd // see hookevent
 	}
-	_, _ = io.WriteString(os.Stderr, out.Stderr) // the client may not read it
+	_, _ = io.WriteString(os.Stderr, out.Stderr) // an error does not matter, because the client may ignore standard error
 	if out.Code != 0 {
 		return exitError{errSilent, out.Code}
 	}
@@ -77,7 +77,7 @@ func (t *tool) answerHook(ctx context.Context, client string, hold time.Duration
 	limited, cancel := context.WithTimeout(ctx, hold+hookSlack)
 	defer cancel()
 	answer := make(chan hookevent.Output, 1)
-	go func() { answer <- t.answerEvent(limited, client, os.Stdin, hold) }() // a read may wait for longer than the context
+	go func() { answer <- t.answerEvent(limited, client, os.Stdin, hold) }() // a read can't be interrupted when the context is done
 	select {
 	case out := <-answer:
 		return out
@@ -127,7 +127,7 @@ func outputOf(e hookevent.Event, v meshVerdict) hookevent.Output {
 	}
 }
 
-// meshVerdict is the answer of the mesh to a hook.
+// meshVerdict is the mesh's answer to an event of a hook.
 type meshVerdict struct {
 	Verdict  string `json:"verdict"`
 	Reason   string `json:"reason"`
@@ -158,7 +158,7 @@ func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duratio
 			return verdict, err
 		}
 		verdict, err = postHook(ctx, "http://"+mesh.MCP+"/hook/"+e.Client, strings.TrimSpace(string(token)), body)
-		if dial, ok := errors.AsType[*net.OpError](err); first && ok && dial.Op == "dial" { // the mesh has just ended
+		if dial, ok := errors.AsType[*net.OpError](err); first && ok && dial.Op == "dial" { // the mesh has just exited
 			continue
 		}
 		return verdict, err
@@ -211,8 +211,8 @@ func postHook(ctx context.Context, url, token string, body []byte) (verdict mesh
 	return verdict, nil
 }
 
-// rpcMessage returns the message of a JSON-RPC error. If the parameter raw is not a JSON-RPC error, it returns the
-// beginning of raw.
+// rpcMessage returns the message of a JSON-RPC error. If the response is not a JSON-RPC error, it returns the beginning
+// of the response.
 func rpcMessage(raw []byte) string {
 	var answer struct {
 		Error struct {

@@ -35,41 +35,31 @@ type hookTarget struct {
 
 func (t *tool) hookInstall() *cobra.Command {
 	return t.hookCommand("install", "Register the hook in the settings of a client",
-		`Register Sluice's hook in the settings of a client, with a time-out of 300 s. Other hooks,
-and the rest of the file, are unchanged. The command also adds the client's tools to the
-configuration of your mesh as the server host-CLIENT, and writes a first policy for this server if
-there is none. The command creates your mesh if you have none. It shows every change and asks before
-it writes. If your mesh gets a new configuration or policy, the command restarts the mesh.
-
-The hook contains the paths of your mesh. Clients start the mesh with the PATH, and the variables
-for proxies and certificates, that this command was started with. Run the command again to change
-them.
-
-With --project, the hook is registered for one project only, in a file that belongs to you alone.
-Only Claude Code has such a file (.claude/settings.local.json).`,
+		`Register Sluice's hook in the settings of a client, with a time-out of 300 s, and add the
+client's tools to your mesh as the server host-CLIENT, with a first policy. The command creates
+your mesh if necessary. It shows every change and asks before it writes. Clients start the mesh
+with the PATH, and the variables for proxies and certificates, of this terminal: run the command
+again to change them.`,
 		(*hookTarget).install)
 }
 
 func (t *tool) hookRemove() *cobra.Command {
 	return t.hookCommand("remove", "Remove the hook from the settings of a client",
 		`Remove Sluice's hook from the settings of a client. If nothing else has changed the file since
-hook install, the command restores the file byte for byte. If the client has no other hook of
-Sluice, the command also removes the client's tools from the configuration of your mesh, and the
-policy unless you have changed it.`,
+hook install, it is restored byte for byte. With the client's last hook, the command also
+removes its tools from the configuration of your mesh, and their policy unless you have changed
+it.`,
 		(*hookTarget).remove)
 }
 
 func (t *tool) hookStatus() *cobra.Command {
 	c := t.hookCommand("status", "Show whether the hook of a client is registered and can work",
-		`Show whether the hook of a client is registered, what prevents the client from running the hook,
-and whether your mesh answers the hook. The command starts your mesh if it is not running. It
-reads your settings, those of the administrator, and those of projects in this folder and the
-folders above. It can't detect whether Codex trusts the hook, or whether Gemini CLI trusts the
-folder.
-
-It exits with 1 if the mesh does not check calls of the client, or if all these calls are
-denied. Without CLIENT, it shows the hooks of all clients, and exits with 1 if a registered hook
-does not work, or if none is registered.`,
+		`Show whether the hook of a client is registered, what prevents the client from running it, and
+whether your mesh, which is started if necessary, answers it. The command reads your settings,
+those of the administrator, and those of projects in this folder and the folders above. It can't
+detect whether Codex trusts the hook, or whether Gemini CLI trusts the folder. It exits with 1
+if calls of the client are not checked or are all denied, and without CLIENT also if no hook is
+registered.`,
 		(*hookTarget).status)
 	one := c.RunE
 	c.Use, c.Args = "status [CLIENT]", args(cobra.MaximumNArgs(1))
@@ -104,7 +94,7 @@ func (t *tool) hookCommand(name, short, long string, run func(*hookTarget, conte
 	if name == "install" {
 		c.Flags().BoolVar(&yes, "yes", false, "write the changes without asking")
 	}
-	c.Flags().StringVar(&project, "project", "", "only for the project in this folder (Claude Code)")
+	c.Flags().StringVar(&project, "project", "", "only for the project in this folder, in .claude/settings.local.json (only Claude Code)")
 	_ = c.MarkFlagDirname("project")
 	return c
 }
@@ -139,7 +129,8 @@ func (t *tool) hookTarget(id, project string) (*hookTarget, error) {
 	return &hookTarget{setup: s, Target: target, client: client}, nil
 }
 
-// install changes the mesh first, so that the client never has a hook that the mesh does not know about.
+// install registers the hook of the client. It changes the mesh first, so that the client never has a hook that the
+// mesh does not know about.
 func (h *hookTarget) install(ctx context.Context) error {
 	if err := h.checkMesh(); err != nil {
 		return err
@@ -217,8 +208,8 @@ func (h *hookTarget) writePolicy() (bool, error) {
 	return true, nil
 }
 
-// configure adds the client to the configuration of the mesh if the parameter present is true, and otherwise removes
-// it. It also adds missing tokens. It reports whether the configuration has changed.
+// configure adds the client to the configuration of the mesh if present is true, and otherwise removes it. It also adds
+// missing tokens. It reports whether the configuration has changed.
 func (h *hookTarget) configure(present bool) (bool, error) {
 	before, after, err := h.configuration(present)
 	if err != nil || bytes.Equal(before, after) {
@@ -255,8 +246,8 @@ func (h *hookTarget) configuration(present bool) (before, after []byte, err erro
 	return before, after, nil
 }
 
-// withHook returns the configuration with the client added to the list of hooks, or removed from this list if the
-// parameter present is false.
+// withHook adds the client to the list of hooks in the configuration, or removes the client from this list if present
+// is false. It returns the new configuration.
 func withHook(content []byte, client string, present bool) ([]byte, error) {
 	lists := configedit.Layout{Format: configedit.YAML, NameKey: "client"}
 	edit := configedit.Edit{Path: []string{"hooks", client}}
@@ -270,7 +261,8 @@ func withHook(content []byte, client string, present bool) ([]byte, error) {
 	return change.After, nil
 }
 
-// remove changes the client first, so that the client never has a hook that the mesh does not know about.
+// remove removes the hook of the client. It changes the client first, so that the client never has a hook that the mesh
+// does not know about.
 func (h *hookTarget) remove(ctx context.Context) error {
 	done, err := h.Remove(ctx, h.paths.Data)
 	if err != nil {
@@ -302,8 +294,8 @@ func (h *hookTarget) otherRecords() (bool, error) {
 	}), err
 }
 
-// removeFromMesh removes the client's tools from the mesh. It also removes the client's policy if that policy is equal
-// to the policy that this version of Sluice writes.
+// removeFromMesh removes the client's tools from the mesh. It also removes the client's policy if the policy still
+// equals the policy that this version of Sluice writes.
 func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if _, err := os.Stat(h.paths.Config); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -327,7 +319,7 @@ func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if !changed {
 		return nil
 	}
-	return h.stopMesh(ctx) // it starts again when a client needs it
+	return h.stopMesh(ctx) // the mesh starts again when a client needs it
 }
 
 // status prints the state of the hook. It returns errSilent if the hook does not work.
@@ -363,8 +355,7 @@ func (h *hookTarget) printPolicyNote() {
 	}
 }
 
-// faults returns the reasons why the hook does not work. The parameter commands is the result of
-// [hooksetup.Target.Registered].
+// faults returns the reasons why the hook does not work. The commands are the result of [hooksetup.Target.Registered].
 func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	var out []string
 	if slices.Contains(commands, "") {

@@ -14,8 +14,8 @@ import (
 )
 
 // answerMCP returns the output for a call to a tool of an MCP server. If clients reach the server only through the
-// mesh, the hook leaves the call to the client's own rules, because the mesh evaluates the call when the client sends
-// it.
+// mesh, the hook leaves the decision to the client's own rules, because the mesh evaluates the call when the client
+// sends it.
 func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
 	if e.BroughtByClient() {
 		return e.Denied(fmt.Sprintf("Denied by Sluice: the MCP server of the tool %s belongs to a plugin, an account or the client itself, so its calls can't go through the mesh. A person can add the server to the client's own configuration, under another name, and then run %s.", e.Tool, t.command("init "+e.Client)))
@@ -46,9 +46,9 @@ func (t *tool) initCommandFor(client string, entry clientconfig.Entry) string {
 	return t.command("init " + client)
 }
 
-// entriesOf returns the enabled entries to which the tool of an event may belong. It reads the files that clients read:
-// the user's files, and the files of projects. It looks for projects in the working directory, in CLAUDE_PROJECT_DIR,
-// and in all directories above either of them.
+// entriesOf returns the enabled entries to which the tool of an event may belong. It reads the user's files and the
+// files of projects, as clients do. It looks for projects in the working directory, in CLAUDE_PROJECT_DIR, and in all
+// directories above either of them.
 func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	client, ok := clientconfig.Find(e.Client)
 	if !ok {
@@ -99,11 +99,11 @@ func startsOne(e hookevent.Event, entries []clientconfig.Entry) bool {
 	})
 }
 
-// parents returns a directory and all directories above it. If the parameter dir is not absolute, parents uses the
-// working directory instead.
+// parents returns a directory and all directories above it. If the path of the directory is not absolute, parents uses
+// the working directory instead.
 func parents(dir string) []string {
 	if !filepath.IsAbs(dir) {
-		dir, _ = os.Getwd() // without it, only the files of the user count
+		dir, _ = os.Getwd() // if this fails, only the user's files are found
 	}
 	var out []string
 	for dir = filepath.Clean(dir); ; dir = filepath.Dir(dir) {

@@ -51,7 +51,7 @@ func (m *ownMesh) serviceFiles(sys clientconfig.System) (out []string) {
 // settings of a project can change it. If the command line names no mesh, hookMesh returns the mesh of the person who
 // runs the client.
 func (t *tool) hookMesh() (*ownMesh, error) {
-	if t.data == "" { // a hook that an earlier version has registered
+	if t.data == "" { // an earlier version registered this hook
 		return t.ownMesh()
 	}
 	return t.namedMesh(t.config, t.data)

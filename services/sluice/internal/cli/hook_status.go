@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// hookStatusTimeout is the maximum time for which `hook status` waits for the mesh.
+// hookStatusTimeout limits how long `hook status` waits for the mesh.
 const hookStatusTimeout = 20 * time.Second
 
 // allHookStatus prints the state of the hooks of all clients. It returns errSilent if a registered hook does not work,
@@ -68,7 +68,7 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 	if err != nil {
 		return denied(err)
 	}
-	// This is only a test event: the mesh neither evaluates nor records it.
+	// This is a test event, which the mesh neither evaluates nor records.
 	question := []byte(`{"event":"permission","tool":"hook status","input":{}}`)
 	verdict, err := postHook(ctx, "http://"+mesh.MCP+"/hook/"+h.client.ID, strings.TrimSpace(string(token)), question)
 	if err != nil {
@@ -81,8 +81,8 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 }
 
 // settingsFaults returns a message for each setting that prevents the client from running hooks. It reads the settings
-// of the user, of the administrator, and of projects. It looks for projects in the project directory and all directories
-// above it. If no project directory is set, it starts at the working directory instead.
+// of the user, of the administrator, and of projects. It looks for projects in the project directory, or in the working
+// directory if no project is set, and in all directories above it.
 func (h *hookTarget) settingsFaults() (out []string) {
 	for _, path := range h.settingsFiles() {
 		raw, err := clientsetup.ReadFile(path)
@@ -127,7 +127,7 @@ func (h *hookTarget) settingsFiles() []string {
 	return slices.DeleteFunc(slices.Compact(out), func(path string) bool { return path == "" })
 }
 
-// managedSettings contains the paths of administrators' settings, by client and operating system.
+// managedSettings maps CLIENT/OS to the path of the administrator's settings.
 var managedSettings = map[string]string{
 	"claude-code/linux":   "/etc/claude-code/managed-settings.json",
 	"claude-code/darwin":  "/Library/Application Support/ClaudeCode/managed-settings.json",

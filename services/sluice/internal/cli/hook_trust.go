@@ -12,9 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// readByClient returns the entries of a file. If the client does not read the file, the entries that go through the
-// mesh are removed. Codex reads the file of a project only if the person trusts the project. An entry that Codex does
-// not read must not cause a call to be allowed. All other entries stay, because they can only cause calls to be denied.
+// readByClient returns the entries of a file. If the client does not read the file, readByClient removes the entries
+// that go through the mesh, because an entry that the client does not read must not cause a call to be allowed. For
+// example, Codex reads the file of a project only if the person trusts the project. All other entries stay, because
+// they can only cause calls to be denied.
 func readByClient(sys clientconfig.System, f clientconfig.File, entries []clientconfig.Entry) ([]clientconfig.Entry, error) {
 	isWrapped := func(e clientconfig.Entry) bool { return e.Wrapped }
 	if f.Client.ID != "codex" || f.Scope != clientconfig.Project || !slices.ContainsFunc(entries, isWrapped) {

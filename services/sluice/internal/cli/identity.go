@@ -78,11 +78,9 @@ func (t *tool) identityExplain() *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain (TOKEN | -)",
 		Short: "Verify a JWT step by step, and show the agent that it identifies",
-		Long: `Verify a JWT as the gateway does, and show each step: the issuer, the audience, the times, the
-signature, the tenant, the subject, the groups and the agent. If the token is refused, the last
-step says why, and the command exits with 1. The token is only checked: nothing is recorded.
-With -, the command reads the token from standard input, so that the token is not in the shell's
-history.`,
+		Long: `Verify a JWT as the gateway does, and show each step. If the token is refused, the last step
+says why, and the command exits with 1. Nothing is recorded. With -, the token is read from
+standard input, so that it is not in the shell's history.`,
 		Example: "  " + t.self + " identity explain - < token.txt",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {

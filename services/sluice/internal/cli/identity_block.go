@@ -63,9 +63,9 @@ func (t *tool) identityBlock() *cobra.Command {
 		Use:   "block (SUBJECT | --client CLIENT)",
 		Short: "Block a person, an agent or an OAuth client, immediately",
 		Long: `Block a caller, for example a person who leaves. When the command has ended, no service accepts
-the tokens, sessions and JWTs of this person, or of agents that work for this person. Sandboxed
-agents that this person owns can no longer call tools. The block also applies to credentials that
-are created later. Calls that were sent before the block end normally.`,
+the tokens, sessions and JWTs of this person, or of agents that work for this person, even if
+they are created later. Sandboxed agents that this person owns can no longer call tools. Calls
+that were already sent end normally.`,
 		Example: "  " + t.self + " identity block corp/ana --reason 'has left the company'",
 		Args:    args(cobra.MaximumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -112,8 +112,8 @@ func (t *tool) identityUnblock() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "unblock (SUBJECT | --client CLIENT)",
 		Short: "End a block",
-		Long: `End a block. The mesh accepts the tokens, sessions and JWTs of the caller again, unless they have
-ended since.`,
+		Long: `End a block. The mesh accepts the tokens, sessions and JWTs of the caller again, unless they
+have ended.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			caller, err := target.caller(given)

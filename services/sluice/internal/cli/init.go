@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// observeFor is the time for which the mesh refuses no calls after `init --observe`.
+// observeFor is how long the mesh allows all calls after `init --observe`.
 const observeFor = 24 * time.Hour
 
 type initFlags struct {
@@ -45,11 +45,11 @@ func (f *initFlags) register(c *cobra.Command) {
 	flags.BoolVar(&f.check, "check", false, "list the servers that clients reach without the mesh")
 	flags.BoolVar(&f.managed, "managed", false, "print the file with which an administrator limits one client to servers behind the mesh")
 	flags.StringVar(&f.project, "project", "", "also look at the files of the project in this folder")
-	flags.StringVar(&f.http, "http", "", "put the servers of one client behind the mesh of your team at this `URL`")
-	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the client's token (default the stored token, or you are asked for it)")
-	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the certificate authority of the mesh, if the mesh has its own authority")
-	flags.BoolVar(&f.trustLoopback, "trust-loopback", false, "with --http: accept an http URL of this machine, such as the local end of a tunnel, although another user of this machine can listen on the port while it is free, and get the token")
-	flags.BoolVar(&f.add, "add", false, "with --http: also add entries for the servers of the mesh that a client does not have")
+	flags.StringVar(&f.http, "http", "", "put the servers of one client behind the mesh at this `URL`")
+	flags.StringVar(&f.tokenFile, "token-file", "", "with --http: the `FILE` with the client's token (default the stored token, or you are asked)")
+	flags.StringVar(&f.caFile, "ca-file", "", "with --http: the `FILE` with the mesh's own certificate authority")
+	flags.BoolVar(&f.trustLoopback, "trust-loopback", false, "with --http: accept an http URL of this machine, such as a tunnel; another user who listens on its port gets the token")
+	flags.BoolVar(&f.add, "add", false, "with --http: also add the servers of the mesh that the client does not have")
 	c.MarkFlagsMutuallyExclusive("undo", "check", "observe", "managed")
 	c.MarkFlagsMutuallyExclusive("project", "yes")
 	_ = c.MarkFlagDirname("project")
@@ -60,33 +60,25 @@ func (t *tool) initCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "init [CLIENT...]",
 		Short: "Put the MCP servers of your clients behind the mesh, or take that back",
-		Long: `Find the MCP servers in the configuration of your clients, such as Claude Code or Cursor, and
-put them behind a mesh of your own. Without CLIENT, the command looks at all clients that it
-knows: ` + clientList() + `.
+		Long: `Find the MCP servers in the configuration of your clients, and put them behind a mesh of your
+own. Without CLIENT, the command looks at all clients that it knows: ` + clientList() + `.
 
-The command first starts each server directly and behind the mesh, and compares their tools. It
-changes only the entries of servers that behave the same, and lists the others, each with a
-reason. It shows every change and asks before it writes. Secrets in the entries move to the
-keychain of your system, or to files that only you can read. The first policies come from the
-definitions of the tools: tools that read are allowed, tools that write or run something are
-limited, and tools that delete or overwrite something, or move money, need your approval. The
-mesh starts when a client starts a server.
+The command starts each server directly and behind the mesh, and changes only the entries of
+servers that behave the same. It shows every change, and asks before it writes. Secrets in the
+entries move to the keychain of your system, or to files that only you can read. The first
+policies allow tools that read, limit tools that write or run something, and require your
+approval for tools that delete or overwrite something, or move money. Clients start the mesh
+when they need it.
 
-With --http, the command puts the servers of one client behind a mesh that another operator
-runs, such as your team. It asks this mesh which servers the token of the client may use, and
-compares each server with the entry of the same name. The mesh's servers use the files and
-accounts of the mesh, so entries that contain a path of this machine are not changed. The token
-is stored in a file that only you can read, and not in the files of the client. SLUICE_TOKEN is
-not used.
+With --http, entries of one client are replaced by the servers of the same name in another mesh,
+such as your team's. Entries with a path of this machine are not changed. The token is stored in
+a file that only you can read. SLUICE_TOKEN is not used.
 
---undo restores the files of the clients, byte for byte if they have not changed since. If the
-connection of an entry was changed after init wrote the entry, --undo does not change the entry,
-and prints what the entry was before init. --undo --force restores such entries. --check lists
-the servers that clients reach without the mesh, and exits with 1 if there are any, or with 2 if
-a file can't be read. --managed prints a file for the administrator of this machine. With this
-file, a client uses only servers behind the mesh, even if a user or an agent adds other servers
-to the client's files.`,
-		Example: "  " + t.self + " init\n  " + t.self + " init claude-code --observe\n  " + t.self + " init --check\n  " + t.self + " init --undo\n  " + t.self + " init cursor --http https://mesh.example.com --token-file cursor.token",
+--undo restores the files of the clients, byte for byte if they have not changed since. Entries
+whose connection was changed after init are only printed as they were before; --force restores
+them too. --check exits with 1 if clients reach servers without the mesh, and with 2 if a file
+can't be read.`,
+		Example: "  " + t.self + " init\n  " + t.self + " init --undo\n  " + t.self + " init cursor --http https://mesh.example.com --token-file cursor.token",
 		RunE: func(c *cobra.Command, given []string) error {
 			clients, err := clientsNamed(given)
 			if err != nil {
@@ -125,7 +117,7 @@ func clientList() string {
 	return text
 }
 
-// clientsNamed returns the clients with these IDs, or all clients if the parameter ids is empty.
+// clientsNamed returns the clients with the given IDs, or all clients if no IDs are given.
 func clientsNamed(ids []string) ([]clientconfig.Client, error) {
 	if len(ids) == 0 {
 		return clientconfig.Clients(), nil
@@ -210,14 +202,14 @@ type setup struct {
 	trials  []trial
 	// trialDir is the directory of the temporary mesh in which the servers were tried, or "" if there was no such mesh.
 	trialDir string
-	// observed is what planObserve found out for `init --observe`.
+	// observed is the result of planObserve for `init --observe`.
 	observed observation
 	// meshEdit is the change to the mesh's configuration.
 	meshEdit *clientsetup.MeshEdit
 	secrets  *secretstore.Store
 }
 
-// scan reads the clients' files. If the parameter project is not empty, it also reads the files of that project. It
+// scan reads the clients' files. If a project directory is given, it also reads the files of that project. It
 // determines which entries already go through the mesh.
 func (s *setup) scan(project string) []clientsetup.Found {
 	found := clientsetup.Scan(s.system, s.clients, project)

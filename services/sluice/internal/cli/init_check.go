@@ -106,7 +106,7 @@ func (s *setup) printWayOut(bypasses []bypass) {
 		command := s.command("init")
 		switch {
 		case b.Fault != "":
-			continue // the fault names the way out
+			continue // the fault already says what to do
 		case b.Scope == clientconfig.Project.String():
 			command = s.command("init --project " + shellWords(b.Project))
 		}

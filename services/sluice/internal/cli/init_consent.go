@@ -18,8 +18,7 @@ var codeVariables = regexp.MustCompile(`(?i)^(PATH|ENV|BASH_ENV|SHELLOPTS|BASHOP
 	`NPM_CONFIG_.*|BUN_.*|DENO_.*|UV_.*|PIP_.*|GIT_.*|SSH_ASKPASS|EDITOR|VISUAL|PAGER|COMSPEC|PATHEXT)$`)
 
 // definitionDetails returns lines that describe how a server is started or reached. It omits the command, the URL and
-// the values of secrets. The parameter variables contains the variables of the person's environment that the entry
-// uses.
+// the values of secrets. The given variables are those that the entry uses from the person's environment.
 func definitionDetails(d clientsetup.Definition, variables []string) []string {
 	var out []string
 	if d.Dir != "" {
@@ -92,8 +91,8 @@ func (s *setup) projectVariables(server string) (entry clientconfig.Entry, varia
 	return entry, slices.Compact(variables)
 }
 
-// startQuestion returns the question that asks whether to start the new servers. The parameter how describes how they
-// are started.
+// startQuestion returns the question that asks whether to start the new servers. The question contains the given
+// description of how they are started.
 func startQuestion(servers []clientsetup.Server, how string) string {
 	urls := 0
 	for _, server := range servers {

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// printFileDiff prints the change to a file without secrets. It makes every character visible, because a person decides
-// on the change, and the file may come from another person. The parameter what describes the new content.
-func (t *tool) printFileDiff(path, what string, hide hider, before, after []byte) {
+// printFileDiff prints the change to a file and hides secrets. It makes every character visible, because a person
+// decides on the change, and the file may come from another person. The label describes the new content.
+func (t *tool) printFileDiff(path, label string, hide hider, before, after []byte) {
 	path = safetext.Line(path)
-	diff := udiff.Unified(path, path+" ("+what+")", hide.Replace(string(before)), hide.Replace(string(after)))
+	diff := udiff.Unified(path, path+" ("+label+")", hide.Replace(string(before)), hide.Replace(string(after)))
 	_, _ = io.WriteString(t.out, safetext.VisibleLines(diff))
 }
 
@@ -32,8 +32,8 @@ func hideSecretsIn(files map[configedit.Format][]byte) hider {
 	return newHider(values)
 }
 
-// secretsIn returns the strings in the value n that look like secrets. The parameter name is the name of the member
-// that has this value. The parameter headers is true if the member is an HTTP header.
+// secretsIn returns the strings in a value that look like secrets. The name is that of the member that has this value.
+// The parameter headers is true if the member is an HTTP header.
 func secretsIn(n *configedit.Node, name string, headers bool) []string {
 	switch {
 	case n.Kind == configedit.String && clientsetup.IsSecret(clientconfig.Pair{Name: name, Value: n.Text}, headers):

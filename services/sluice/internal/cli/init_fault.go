@@ -30,7 +30,8 @@ func damagedCache(output string) string {
 }
 
 // lastMessage returns the last line of a program's output that contains an error message. If there is no such line, it
-// returns the last line that is not part of a stack trace. If there is none either, it returns the last line.
+// returns the last line that is not part of a stack trace. If all lines are part of a stack trace, it returns the last
+// line.
 func lastMessage(output string) string {
 	var last, plain, message string
 	for line := range strings.Lines(output) {

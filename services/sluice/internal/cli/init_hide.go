@@ -13,8 +13,8 @@ import (
 
 const (
 	hidden = "[hidden]"
-	// shortestHidden is the minimum length, in bytes, of a secret that is hidden. A shorter string may also be part of
-	// other words.
+	// shortestHidden is the minimum length, in bytes, of a secret that is hidden. Shorter secrets are not hidden,
+	// because they may also be part of other words.
 	shortestHidden = 4
 	// shortestPart is the minimum length, in bytes, of a part of a secret that is also hidden if it occurs alone.
 	shortestPart = 8
@@ -22,9 +22,9 @@ const (
 
 // A hider hides secrets in the content of files.
 type hider struct {
-	values []string // longest first
-	// parts replaces those parts of secrets that contain no character that a file may escape. It therefore hides these
-	// parts even if the form of the escapes is not known.
+	values []string // the secrets, longest first
+	// parts replaces those parts of secrets that consist only of characters that no file escapes. It hides these parts
+	// even if the rest of the secret is escaped in an unknown way.
 	parts *strings.Replacer
 }
 
@@ -78,13 +78,12 @@ func (h hider) Replace(text string) string {
 	return h.parts.Replace(text)
 }
 
-// replaceDecoded hides a secret in a text, even if some characters of the secret are escaped in the text. The parameter
-// value is the secret.
+// replaceDecoded hides a secret in a text, even if some characters of the secret are escaped in the text.
 func replaceDecoded(text, value string) string {
 	text = strings.ReplaceAll(text, value, hidden)
 	decoded, at := decodeEscapes(text)
 	var out strings.Builder
-	rest := 0 // the offset in text up to which out is complete
+	rest := 0 // out contains the text before this offset
 	for from := 0; ; {
 		i := strings.Index(decoded[from:], value)
 		if i < 0 {
@@ -98,8 +97,8 @@ func replaceDecoded(text, value string) string {
 	}
 }
 
-// decodeEscapes replaces the escapes in JSON, TOML and YAML strings. For each byte of the result, and for the end of
-// the result, the slice at contains the corresponding offset in text.
+// decodeEscapes replaces the escapes in JSON, TOML and YAML strings with the characters that they stand for. It also
+// returns the offset in the text that corresponds to each byte of the result and to the end of the result.
 func decodeEscapes(text string) (decoded string, at []int) {
 	var out []byte
 	for i := 0; i < len(text); {
@@ -152,5 +151,5 @@ func hexEscape(text string, digits int) (r rune, length int) {
 	return r, length
 }
 
-// isEscaped reports whether a client's file may contain an escape instead of the character r in a string.
+// isEscaped reports whether a string in a client's file may contain an escape instead of the given character.
 func isEscaped(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"'\/<>&`, r) }

@@ -37,7 +37,8 @@ type elsewhereSetup struct {
 	compared map[string]*comparison
 }
 
-// A comparison compares the server of a client's entry with the server of the remote mesh that would replace it.
+// A comparison is the result of comparing the server of a client's entry with the server of the remote mesh that would
+// replace it.
 type comparison struct {
 	behind listedServer
 	// same is the number of tools that are the same on both servers. The field all is the number of tools that the
@@ -135,9 +136,9 @@ func (e *elsewhereSetup) connect(ctx context.Context) error {
 	return nil
 }
 
-// readToken returns the token from the token file, or the stored token of the client if no token file is given. It
-// prints which of the two it uses. If the client has no token, readToken asks for one. It does not use SLUICE_TOKEN,
-// because that may be an operator's token or belong to another mesh.
+// readToken returns the token from the token file, or the client's stored token if no token file is given. It prints
+// which of the two it uses. If the client has no token, readToken asks the person for one. It does not use
+// SLUICE_TOKEN, because that may be an operator's token or belong to another mesh.
 func (e *elsewhereSetup) readToken(ctx context.Context) (string, error) {
 	e.given = true
 	if path := e.flags.tokenFile; path != "" {
@@ -190,7 +191,7 @@ func (t *tool) promptHidden(ctx context.Context, text string) (string, error) {
 		err  error
 	}
 	answer := make(chan read, 1)
-	go func() { // a read can't be interrupted, so the goroutine stays if there is no answer
+	go func() { // a read can't be interrupted, so this goroutine outlives promptHidden if there is no answer
 		line, err := term.ReadPassword(fd)
 		answer <- read{line, err}
 	}()
@@ -313,8 +314,9 @@ func (e *elsewhereSetup) compareServer(ctx context.Context, s clientsetup.Server
 	return c
 }
 
-// difference compares the tools of an entry's server, in the parameter direct, with the tools of the mesh's server. The
-// policy of the mesh may hide tools, but a tool that both servers have must have the same definition.
+// difference compares the tools of the entry's server with the tools of the mesh's server, and stores the result in c.
+// The mesh's server may have fewer tools, because the policy of the mesh may hide tools. However, a tool that both
+// servers have must have the same definition.
 func (c *comparison) difference(direct listedServer) {
 	want, err := definitionsByName(direct.tools)
 	got, err2 := definitionsByName(c.behind.tools)
@@ -342,8 +344,8 @@ func (c *comparison) difference(direct listedServer) {
 	}
 }
 
-// approvalTool is a tool that the mesh adds to a list of tools if the session has listed a tool whose calls all require
-// an approval. Clients use it to wait for the approval of a call.
+// approvalTool is a tool that the mesh adds to a list of tools after the session has listed a tool whose calls all
+// require an approval. Clients use it to wait for the approval of a call.
 const approvalTool = "sluice_approval_wait"
 
 func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
@@ -434,7 +436,8 @@ func (e *elsewhereSetup) storeFiles() error {
 	return nil
 }
 
-// prove starts each entry as its client would, and lists the entry's tools.
+// prove starts each entry as its client would, and lists the entry's tools. It returns an error if an entry does not
+// work.
 func (e *elsewhereSetup) prove(ctx context.Context) error {
 	var failed []string
 	for _, w := range e.plan.Wraps {
@@ -480,9 +483,9 @@ func (s *setup) removeElsewhere(ctx context.Context) error {
 	for _, path := range changed {
 		s.printf("%s stays, because it was changed since init wrote it.", s.shownPath(path))
 	}
-	for dir := range dirs { // each is below the directories tokens and elsewhere
+	for dir := range dirs { // also remove the parent directories tokens and elsewhere if they are empty
 		for range 3 {
-			if os.Remove(dir) != nil { // it has other files
+			if os.Remove(dir) != nil { // the directory contains other files
 				break
 			}
 			dir = filepath.Dir(dir)

@@ -174,7 +174,7 @@ func (s *setup) meshFiles() ([]meshFile, error) {
 		}
 		path := filepath.Join(s.paths.Policies(), t.server+".yaml")
 		if _, err := os.Stat(path); err == nil {
-			continue // a person wrote it, or kept it
+			continue // do not overwrite a policy that already exists
 		}
 		text, err := policy.Suggest(t.server, t.tools, nil)
 		if err != nil {
@@ -231,7 +231,7 @@ func userName() string {
 	return name
 }
 
-// openSecrets opens the store of secrets. If an earlier run has used a kind of store, openSecrets uses the same kind.
+// openSecrets opens the store of secrets. It uses the same kind of store as earlier runs.
 func (s *setup) openSecrets(ctx context.Context) (err error) {
 	if s.state.Store != "" {
 		s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store)
@@ -295,8 +295,8 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 	return s.prove(ctx)
 }
 
-// checkUnchanged returns an error if the content of a mesh file has changed since `init` read it. A person may have
-// changed the file while `init` waited for an answer.
+// checkUnchanged returns an error if the content of a mesh file has changed since `init` read it, because a person may
+// have changed the file while `init` waited for an answer.
 func (s *setup) checkUnchanged(files []meshFile) error {
 	for _, f := range files {
 		now, err := os.ReadFile(f.path)

@@ -18,7 +18,7 @@ func (s *setup) managed() error {
 	}
 	client := s.clients[0]
 	var entries []clientconfig.Entry
-	for _, f := range s.scan("") { // files of projects come with repositories
+	for _, f := range s.scan("") { // files of projects are omitted, because they come with repositories
 		entries = append(entries, f.Entries...)
 	}
 	file, err := client.Managed(runtime.GOOS, s.programPath(), entries)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// meshEndTimeout is the maximum time to wait for a mesh to exit.
+// meshEndTimeout limits how long the program waits for a mesh to exit.
 const meshEndTimeout = 40 * time.Second
 
 // checkMesh returns an error if the mesh is running and `init` can't restart it.
@@ -26,8 +26,8 @@ func (s *setup) checkMesh() error {
 	return fmt.Errorf("your mesh runs in the process %d, which no client has started, so this command can't restart it: stop it, run this command, and start it again", mesh.PID)
 }
 
-// restartMesh starts the mesh with the new configuration. Clients that were connected to the old mesh connect to the
-// new one.
+// restartMesh stops the mesh if a client has started it, and starts it with the new configuration. Clients that were
+// connected to the old mesh connect to the new one.
 func (s *setup) restartMesh(ctx context.Context) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (s *setup) stopMesh(ctx context.Context) error {
 func endMesh(ctx context.Context, data string, mesh running.Mesh) error {
 	process, err := os.FindProcess(mesh.PID)
 	if err == nil {
-		if runtime.GOOS == "windows" { // which has no signal that ends a process without a console
+		if runtime.GOOS == "windows" { // Windows has no signal that ends a process without a console
 			err = process.Kill()
 		} else {
 			err = process.Signal(syscall.SIGTERM)

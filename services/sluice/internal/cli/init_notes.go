@@ -60,8 +60,7 @@ func sharedProblem(look func(string) (string, error), path string) string {
 	return fmt.Sprintf("`%s` in your PATH is %s, and not this program (%s).", sharedName, found, path)
 }
 
-// holdMargin is the minimum difference between the time for which the mesh can hold a call and the client's timeout,
-// which must be longer.
+// holdMargin is how much longer the client's timeout must be than the time for which the mesh can hold a call.
 const holdMargin = 15 * time.Second
 
 // timeoutNotes returns notes about entries whose timeout is too short for calls that wait for a person.
@@ -111,7 +110,7 @@ func (s *setup) nameNotes() []string {
 }
 
 // variableNotes returns notes about entries with values from the environment. The mesh continues to use the values from
-// this run.
+// this run, even if a variable changes later.
 func (s *setup) variableNotes() []string {
 	var out []string
 	for _, server := range s.plan.New() {

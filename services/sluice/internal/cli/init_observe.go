@@ -16,10 +16,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// An observation contains the servers for which `init --observe` makes the mesh record its decisions without enforcing
+// An observation lists the servers for which `init --observe` makes the mesh record its decisions without enforcing
 // them (mode: observe).
 type observation struct {
-	// until is the time at which observe mode will end for the servers for which this run sets `mode: observe`.
+	// until is when observe mode ends for the servers that get `mode: observe` in this run.
 	until time.Time
 	// enforced contains the configured servers that are not in observe mode yet, sorted.
 	enforced []string
@@ -64,7 +64,7 @@ func (s *setup) planObserve() error {
 }
 
 // observationEnd returns the time until which decisions are only recorded and not enforced (mode: observe). It returns
-// the zero time if decisions are already enforced at now.
+// the zero time if decisions are already enforced.
 func observationEnd(mode string, until observe.Until, now time.Time) time.Time {
 	if end := until.Time(); mode == observe.Observe && end.After(now) {
 		return end
@@ -97,7 +97,8 @@ func wrappedServer(e clientconfig.Entry) string {
 	return e.Relay.Server
 }
 
-// printObserved prints the servers for which decisions are only recorded (mode: observe), and until when.
+// printObserved prints the servers for which decisions are only recorded (mode: observe), and the time at which this
+// ends.
 func (s *setup) printObserved() {
 	if !s.flags.observe {
 		return

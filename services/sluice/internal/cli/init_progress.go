@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// quietFor is the time after which a step that is still running is printed.
+// quietFor is how long a step may run before a line about it is printed.
 const quietFor = time.Second
 
 // progress prints the steps of several goroutines. Lines of different steps are never mixed.
@@ -14,7 +14,8 @@ type progress struct {
 	print func(format string, args ...any)
 }
 
-// during prints a line if the step takes longer than quietFor. The caller must call ended when the step has ended.
+// during prints a line if the step takes longer than quietFor. The caller must call the returned function when the step
+// has ended.
 func (p *progress) during(format string, args ...any) (ended func()) {
 	over := false
 	timer := time.AfterFunc(quietFor, func() {
@@ -32,7 +33,7 @@ func (p *progress) during(format string, args ...any) (ended func()) {
 	}
 }
 
-// do calls the function print while no other line is printed.
+// do calls the given function while no other line is printed.
 func (p *progress) do(print func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

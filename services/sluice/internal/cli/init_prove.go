@@ -61,7 +61,7 @@ func (s *setup) showRefusal(ctx context.Context) error {
 	if s.flags.observe || len(s.plan.Wraps) == 0 {
 		return nil
 	}
-	const unknownTool = "sluice_init_example" // records show the name
+	const unknownTool = "sluice_init_example" // the name is visible in records
 	w := s.plan.Wraps[0]
 	client := s.plan.Files[w.File].File.Client
 	session, err := s.connectAs(ctx, w.Server, client.ID)
@@ -78,7 +78,7 @@ func (s *setup) showRefusal(ctx context.Context) error {
 		return fmt.Errorf("read the result of a call: %w", err)
 	}
 	if result.Meta.Decision.Code == "" {
-		return nil // the configuration has the server from before, and allows or observes everything
+		return nil // an earlier configuration of the server allows or only observes all calls
 	}
 	s.printf("An example of a refusal: %s calls %s of %s, a tool that the policy does not allow:", client.Name, unknownTool, w.Entry.Name)
 	result.IsError = false // the refusal is part of the output of init
@@ -96,8 +96,8 @@ func (s *setup) trialOf(server string) *trial {
 	return nil
 }
 
-// compareVisible compares the tools that an entry gets through the mesh with the tools that the server had in the
-// trial.
+// compareVisible returns an error if a tool that the server had in the trial is missing in the list that an entry gets
+// through the mesh, or has another definition there.
 func compareVisible(listed listedServer, t *trial) error {
 	if t == nil {
 		return nil
@@ -110,7 +110,7 @@ func compareVisible(listed listedServer, t *trial) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range sortedNames(want) { // the mesh adds a tool of its own, for waiting calls
+	for _, name := range sortedNames(want) { // the list may have more tools, because the mesh adds a tool for waiting calls
 		if !bytes.Equal(want[name], got[name]) {
 			return fmt.Errorf("the tool %q is missing or has another definition", name)
 		}
@@ -134,7 +134,7 @@ func (s *setup) printNext() {
 	var hints [][2]string
 	for _, c := range s.changes {
 		if id := c.File.Client.ID; hosttools.Name(id) != "" && names[c.File.Client.Name] {
-			delete(names, c.File.Client.Name) // which may have several files
+			delete(names, c.File.Client.Name) // a client may have several files
 			hints = append(hints, [2]string{"hook install " + id, "the client's own tools, such as its shell, under the same policies"})
 		}
 	}

@@ -47,8 +47,8 @@ func (s *setup) clientNames() []string {
 	return out
 }
 
-// rowsOf returns a line for each entry in a file: the entries that the plan changes, and the entries that it leaves as
-// they are.
+// rowsOf returns a line for each entry in a file. It includes the entries that the plan changes and the entries that
+// the plan leaves as they are.
 func (s *setup) rowsOf(file int) []string {
 	var out []string
 	for _, w := range s.plan.Wraps {

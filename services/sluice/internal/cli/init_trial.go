@@ -29,8 +29,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// maxConcurrentTrials is the maximum number of servers that are tried at the same time. Each of them is started twice:
-// directly and in the trial mesh.
+// maxConcurrentTrials limits how many servers are tried at the same time. Each of them is started twice, once directly
+// and once in the trial mesh.
 const maxConcurrentTrials = 3
 
 // A trial compares how a server behaves when it is used directly and when it is used through the mesh.
@@ -46,8 +46,8 @@ type trial struct {
 }
 
 // tryServers lists the tools of each server both directly and through a temporary mesh in this process. It stops this
-// mesh afterwards. The data of the mesh is in s.trialDir. tryServers calls the function done after each server, unless
-// ctx is done.
+// mesh afterwards, but the mesh's data stays in s.trialDir. tryServers calls the given function after each server,
+// unless ctx is done.
 func (s *setup) tryServers(ctx context.Context, servers []clientsetup.Server, done func(trial)) ([]trial, error) {
 	mesh, err := s.startTrialMesh(ctx, servers)
 	if err != nil {
@@ -75,7 +75,7 @@ func (s *setup) tryServers(ctx context.Context, servers []clientsetup.Server, do
 			return nil
 		})
 	}
-	_ = group.Wait() // the reasons are in out
+	_ = group.Wait() // errors are in out
 	return out, ctx.Err()
 }
 
@@ -207,8 +207,8 @@ func sortedNames(all ...map[string]jsontext.Value) []string {
 	return slices.Compact(out)
 }
 
-// definitionsByName returns the canonical definitions of tools. It returns an error if two tools have the same name,
-// because it is not known which of them a client would use.
+// definitionsByName maps the names of tools to their definitions as canonical JSON. It returns an error if two tools
+// have the same name, because it is not known which of them a client would use.
 func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 	var tools []jsontext.Value
 	if err := json.Unmarshal(list, &tools); err != nil {
@@ -264,7 +264,7 @@ func (s *setup) startTrialMesh(ctx context.Context, servers []clientsetup.Server
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = m.mesh.Run(running) // a failure shows in the lists
+		_ = m.mesh.Run(running) // if this fails, listing the tools also fails
 	}()
 	m.stop = func() { cancel(); <-ended }
 	ready, done := context.WithTimeout(ctx, startTimeout)
@@ -334,11 +334,11 @@ func (m *trialMesh) list(ctx context.Context, server string) (listedServer, erro
 func (m *trialMesh) end() {
 	m.stop()
 	if m.mesh != nil {
-		_ = m.mesh.Close() // the data is removed
+		_ = m.mesh.Close() // an error does not matter, because the data is removed
 	}
 }
 
-// trialDataIn returns the data directory of the trial mesh whose directory is dir.
+// trialDataIn returns the data directory of the trial mesh in the given directory.
 func trialDataIn(dir string) string { return filepath.Join(dir, "data") }
 
 // adoptPackages moves the packages that the trial mesh has installed to the data directory of the person's own mesh, so

@@ -153,7 +153,8 @@ func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 	return failed || kept || held
 }
 
-// printKept prints an entry that is not restored: its original source without secrets, and where the secrets are.
+// printKept prints an entry that is not restored. It prints the entry's original source without secrets, and the places
+// that contain the secrets.
 func (s *setup) printKept(path, what string, k clientsetup.Kept) {
 	home := s.system.Home + string(filepath.Separator)
 	s.printf("%s: %s: %s. Before init it was:", path, what, strings.ReplaceAll(k.Reason, home, "~"+string(filepath.Separator)))
@@ -175,7 +176,7 @@ func (s *setup) printMeshStays() {
 		s.printf("The tokens stay, because these clients still use a mesh of your team: %s", s.stateClients())
 		return
 	}
-	content, _ := os.ReadFile(s.paths.Config) // without it, the list is empty
+	content, _ := os.ReadFile(s.paths.Config) // if the file can't be read, the list is empty
 	s.printf("The mesh stays with %s, its policies, tokens and secrets, and its servers %s, because these clients still use it: %s",
 		s.shownPath(s.paths.Config), strings.Join(clientsetup.ServersIn(content), ", "), s.stateClients())
 }
@@ -332,7 +333,7 @@ func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed [
 }
 
 // printStillWrapped prints the clients' entries that still go through the mesh to a server that the mesh no longer has.
-// One example is an entry that was renamed after `init` had changed it.
+// For example, an entry does so if it was renamed after `init` changed it.
 func (s *setup) printStillWrapped(mesh clientsetup.MeshUndone) {
 	for _, f := range clientsetup.Scan(s.system, clientconfig.Clients(), s.flags.project) {
 		for _, e := range f.Entries {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 )
 
-// undoHooks prints the hooks of the clients whose files undo restores, and removes these hooks if the person agrees.
-// Without a mesh, the hooks would deny all calls. The result found is false if there are no hooks.
+// undoHooks prints the hooks of the clients whose files undo restores, and removes these hooks if the person agrees,
+// because they would deny all calls without a mesh. It reports whether there are such hooks.
 func (s *setup) undoHooks(ctx context.Context) (found bool, err error) {
 	hooks, err := s.installedHooks()
 	if err != nil || len(hooks) == 0 {

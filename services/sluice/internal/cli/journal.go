@@ -22,16 +22,12 @@ func (t *tool) journalVerify() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [DIR]",
 		Short: "Verify all records of a journal, offline, and name the first wrong record",
-		Long: `Verify all records of a journal. If records of a chain were changed, removed or moved, or are
-missing, the command reports the first of these records and exits with 1. It only reads the
-files, so the gateway may be running.
-
-DIR is the journal's folder or a data folder (default the data folder of the configuration).
-
-If you have stored a head of the journal elsewhere, give it with --head. The command then also
-detects whether records were removed from the end of the journal since, and whether the journal
-was replaced with an older copy. A head is in the output of "sluice status --output json", in
-the gateway's log, and in the journal's file head.json.`,
+		Long: `Verify all records of a journal. If records were changed, removed or moved, or are missing, the
+command reports the first of them and exits with 1. The gateway may be running. DIR is the
+journal's folder or a data folder (default the configured data folder). With a head that was
+stored elsewhere, the command also detects records that have since been removed from the end,
+and older copies of the journal. Heads are in the output of ` + "`status -o json`" + `, in the gateway's
+log, and in the journal's file head.json.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(_ *cobra.Command, given []string) error {
 			dir, err := t.journalDir(given)

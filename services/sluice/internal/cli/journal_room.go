@@ -9,7 +9,7 @@ import (
 
 const (
 	day = 24 * time.Hour
-	// callsKept is the time for which the journal stores records of calls if its size limit permits.
+	// callsKept is how long the journal stores records of calls if its size limit permits.
 	callsKept = 90 * day
 )
 
@@ -17,8 +17,8 @@ const (
 type journalRoom struct {
 	Bytes int64 `json:"bytes"`
 	Used  int64 `json:"used"`
-	// LastsDays is the number of days for which records fit within the limit at the current rate. It is 0 if the rate
-	// is not known yet.
+	// LastsDays is how many days of records fit within the limit at the current rate. It is 0 if the rate is not known
+	// yet.
 	LastsDays float64 `json:"lastsDays,omitzero"`
 }
 

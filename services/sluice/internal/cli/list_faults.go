@@ -8,7 +8,7 @@ import (
 
 const maxFaultsShown = 10
 
-// listFault is the reason why one entry of a server's list, or the whole list, is hidden from clients.
+// A listFault is the reason why one entry of a server's list, or the whole list, is hidden from clients.
 type listFault struct {
 	List      string `json:"list"`
 	Name      string `json:"name,omitzero"`

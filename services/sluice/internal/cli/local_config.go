@@ -30,9 +30,9 @@ type localFile struct {
 }
 
 // loadLocal returns the configuration that --config or SLUICE_CONFIG names. If neither is set, it returns the
-// configuration in the working directory, and describes this file in the result found. If there is no such file, it
-// returns the configuration of the person's own mesh if personalConfig finds one, and otherwise the defaults. Only
-// commands that send no token may call loadLocal, because the file could contain the address of another machine.
+// configuration in the working directory, and also a description of this file. If there is no such file, it returns the
+// configuration of the person's own mesh if personalConfig finds one, and otherwise the defaults. Only commands that
+// send no token may call loadLocal, because the file could contain the address of another machine.
 func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	if t.config != "" {
 		f, err = t.loadFile()
@@ -60,8 +60,8 @@ func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 }
 
 // reader returns a function that reads the file again, or nil if there is no file in the working directory. The
-// function returns an error if the person has not agreed to the content. Otherwise, a program that can write to the
-// file could create tokens.
+// function returns an error if the person has not agreed to the content. Without this check, a program that can write
+// to the file could create tokens.
 func (l *localFile) reader() func() ([]byte, error) {
 	if l == nil {
 		return nil
@@ -172,7 +172,8 @@ func describeServer(s config.Server) string {
 	return text
 }
 
-// withoutQuery returns the scheme, the host and the path of an address. The other parts may contain secrets.
+// withoutQuery returns the scheme, the host and the path of an address. It omits the other parts, because they may
+// contain secrets.
 func withoutQuery(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -200,7 +201,7 @@ func referencesOf(f *config.File) (addresses, secrets []string) {
 	return slices.Compact(addresses), slices.Compact(secrets)
 }
 
-// forEachString calls the function do with every string in a value, including the keys of maps.
+// forEachString calls the given function with every string in a value, including the keys of maps.
 func forEachString(v reflect.Value, do func(string)) {
 	switch v.Kind() { //nolint:exhaustive // other kinds contain no strings
 	case reflect.String:

@@ -28,7 +28,7 @@ const signInTime = 10 * time.Minute
 type loginFlags struct {
 	issuer, role, tokenFile string
 	device, noBrowser       bool
-	// maxAge is 0 if any time since the authentication is accepted.
+	// maxAge limits how long ago the person may have authenticated. If it is 0, any time is accepted.
 	maxAge time.Duration
 	acr    []string
 }
@@ -38,23 +38,16 @@ func (t *tool) login() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "login",
 		Short: "Sign in at your company's identity provider",
-		Long: `Sign in at an issuer of the configuration, and store a session token for the other commands.
-The session has the subject that your agents' JWTs have as their owner, the groups that the issuer
-names, and one role. Without --role, this is the role with the fewest rights that you may have.
-The session ends after 12 hours, unless the configuration sets another time. ` + "`" + t.self + ` logout` + "`" + `
-ends the session earlier.
+		Long: `Sign in at an issuer of the configuration, and store a session token for the other commands, in
+the keychain of your system or otherwise in a file that only you can read. The session has the
+subject that your agents' JWTs have as their owner, your groups at the issuer, and one role. It
+ends with ` + "`" + t.self + " logout`" + `, or after 12 hours unless the configuration sets another time.
 
-The command opens the issuer's page in your browser. On a machine without a browser, use --device,
-and open the page on another device. A CI job that already has an ID token uses --token-file.
-
-To approve some calls, you must have authenticated recently (--max-age), or in a certain way
-(--acr). The command asks the issuer for this, and fails if the issuer's answer does not confirm
-it. With --device, many issuers ignore it: then sign in without --device.
-
-The session token is stored in the keychain of your system. If there is no keychain, the token is
-stored in a file that only you can read.`,
-		Example: "  " + t.self + " login --role operator",
-		Args:    args(cobra.NoArgs),
+The command opens the issuer's page in your browser. On a machine without a browser, use
+--device. In a CI job that has an ID token, use --token-file. Some approvals require a recent
+authentication (--max-age) or a certain kind (--acr); the command fails if the issuer does not
+confirm it. With --device, many issuers ignore both flags.`,
+		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
 			if err != nil {
@@ -64,12 +57,12 @@ stored in a file that only you can read.`,
 		},
 	}
 	c.Flags().StringVar(&flags.issuer, "issuer", "", "the `NAME` of the issuer, if there are several")
-	c.Flags().StringVar(&flags.role, "role", "", "the `ROLE` of the session: viewer, approver or operator")
+	c.Flags().StringVar(&flags.role, "role", "", "the `ROLE` of the session: viewer, approver or operator (default the one with the fewest rights)")
 	c.Flags().BoolVar(&flags.device, "device", false, "show a code to enter on another device")
 	c.Flags().BoolVar(&flags.noBrowser, "no-browser", false, "print the address of the page instead of opening a browser")
-	c.Flags().StringVar(&flags.tokenFile, "token-file", "", "sign in with the ID token in `FILE`, or on standard input if FILE is -")
-	c.Flags().DurationVar(&flags.maxAge, "max-age", 0, "the maximum `TIME` since you have authenticated at the issuer, 1m to 24h")
-	c.Flags().StringArrayVar(&flags.acr, "acr", nil, "an authentication context `CLASS` of the issuer, such as phr; repeat the flag to accept several")
+	c.Flags().StringVar(&flags.tokenFile, "token-file", "", "sign in with the ID token in `FILE`; - reads standard input")
+	c.Flags().DurationVar(&flags.maxAge, "max-age", 0, "the maximum `TIME` since your authentication, 1m to 24h")
+	c.Flags().StringArrayVar(&flags.acr, "acr", nil, "an accepted authentication context `CLASS`, such as phr; may be repeated")
 	c.MarkFlagsMutuallyExclusive("device", "token-file", "no-browser")
 	_ = c.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"viewer", "approver", "operator"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -106,8 +99,8 @@ func (t *tool) signIn(ctx context.Context, f *config.File, flags *loginFlags) er
 	return t.printSignedIn(created)
 }
 
-// withSessions calls the function do with a client that uses a new connection. A connection without a credential is
-// closed after 10 s, and a sign-in takes longer.
+// withSessions calls the given function with a client. It uses a new connection each time, because a connection without
+// a credential is closed after 10 s, and a sign-in takes longer.
 func (t *tool) withSessions(ctx context.Context, at endpoint, with credential, do func(context.Context, identityv1.SessionServiceClient) error) error {
 	conn, err := t.dialWith(at, with)
 	if err != nil {
@@ -197,7 +190,8 @@ func readTokenFile(path string) (string, error) {
 	return token, nil
 }
 
-// signInByDevice shows a code, and asks for the session until the person has entered the code on another device.
+// signInByDevice shows a code, and requests the session again and again until the person has entered the code on
+// another device.
 func (t *tool) signInByDevice(ctx context.Context, at endpoint, req *identityv1.CreateSessionRequest) (created *identityv1.CreateSessionResponse, err error) {
 	var started *identityv1.StartDeviceSignInResponse
 	err = t.withSessions(ctx, at, anonymous, func(ctx context.Context, client identityv1.SessionServiceClient) (err error) {
@@ -236,7 +230,8 @@ func (t *tool) signInByDevice(ctx context.Context, at endpoint, req *identityv1.
 	}
 }
 
-// slowDown is added to the interval of the device flow if the issuer asks for it (RFC 8628, section 3.5).
+// slowDown is the time by which the interval of the device flow grows if the issuer asks for it (RFC 8628, section
+// 3.5).
 const slowDown = 5 * time.Second
 
 // signedIn is a session in the JSON output.
@@ -274,8 +269,8 @@ func (t *tool) logout() *cobra.Command {
 	return &cobra.Command{
 		Use:   "logout",
 		Short: "End the session of `login`",
-		Long: `End the session that ` + "`" + t.self + ` login` + "`" + ` has stored, and delete the session token from this machine.
-When the command has ended, no service accepts this token. You stay signed in at the issuer.`,
+		Long: `End the session of ` + "`" + t.self + " login`" + `, and delete its token from this machine. When the command has
+ended, no service accepts this token. You stay signed in at the issuer.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
@@ -314,7 +309,7 @@ func (t *tool) signOut(ctx context.Context, f *config.File) error {
 	return nil
 }
 
-// endSession ends the session with the given token at the mesh. It succeeds if the session has ended before.
+// endSession ends the session with the given token at the mesh. It succeeds if the session has already ended.
 func (t *tool) endSession(ctx context.Context, at endpoint, secret string) error {
 	var unconfirmed int32
 	err := t.withSessions(ctx, at, credential{secret: secret, from: sessionSource}, func(ctx context.Context, client identityv1.SessionServiceClient) error {
@@ -374,7 +369,8 @@ func (t *tool) printCaller(token *identityv1.Token) error {
 	})
 }
 
-// readLimited reads a file, or standard input if path is -, up to a maximum length.
+// readLimited reads a file, or standard input if the path is -. It returns an error if there are more bytes than
+// allowed.
 func readLimited(path string, most int64) ([]byte, error) {
 	if path == "-" {
 		return readUpTo(os.Stdin, most)

@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// minAuthAge and maxAuthAge are the minimum and the maximum of `login --max-age`.
+	// minAuthAge and maxAuthAge are the minimum and the maximum value of `login --max-age`.
 	minAuthAge, maxAuthAge = time.Minute, 24 * time.Hour
-	// maxACRValues is the maximum number of `login --acr`. maxACRBytes is the maximum length of each.
+	// maxACRValues limits how many values --acr may have. maxACRBytes limits the length of each value.
 	maxACRValues, maxACRBytes = 8, 256
-	// anyAuthAge is the max_age of a sign-in that accepts an authentication of any time. An issuer must send the claim
-	// auth_time if the request has max_age (OpenID Connect Core, section 3.1.2.1). With this value, an issuer does not
-	// ask people again.
+	// anyAuthAge is the max_age of a sign-in that accepts any authentication, however old. The request needs a max_age,
+	// because an issuer need not send the claim auth_time without it (OpenID Connect Core, section 3.1.2.1). This value
+	// is so large that an issuer does not ask people to authenticate again.
 	anyAuthAge = 365 * 24 * time.Hour
 )
 
-// checkAuthentication checks --max-age and --acr.
+// checkAuthentication returns an error if --max-age or --acr is invalid.
 func (l *loginFlags) checkAuthentication() error {
 	if l.maxAge != 0 && (l.maxAge < minAuthAge || l.maxAge > maxAuthAge || l.maxAge%time.Second != 0) {
 		return fmt.Errorf("--max-age must be between 1m and 24h, in whole seconds, is %v", l.maxAge)
@@ -46,7 +46,7 @@ func (l *loginFlags) checkAuthentication() error {
 	return nil
 }
 
-// authentication returns the authentication that the flags ask for, or nil if they ask for none.
+// authentication returns the authentication that the flags require, or nil if they require none.
 func (l *loginFlags) authentication() *identityv1.AuthenticationRequest {
 	if l.maxAge == 0 && len(l.acr) == 0 {
 		return nil
@@ -58,7 +58,7 @@ func (l *loginFlags) authentication() *identityv1.AuthenticationRequest {
 	return out
 }
 
-// authenticationParameters returns the parameters of an authorization request that ask for an authentication.
+// authenticationParameters returns the parameters of an authorization request that require a certain authentication.
 func authenticationParameters(want *identityv1.AuthenticationRequest) []oauth2.AuthCodeOption {
 	age := anyAuthAge
 	if want.GetMaxAge() != nil {
@@ -72,7 +72,9 @@ func authenticationParameters(want *identityv1.AuthenticationRequest) []oauth2.A
 }
 
 // stepUpError returns the error for a vote that needs another sign-in. It contains the command to run, which is made of
-// the parameters in the facts of the error.
+// the parameters in the facts of the error. The command asks for an authentication of at most half the maximum age, so
+// that the person has time to vote. With the maximum age itself, the provider could accept an authentication that is
+// too old a moment later.
 func (t *tool) stepUpError(err error, message string) error {
 	facts := rpc.Facts(err)
 	words := []string{"login"}
@@ -80,7 +82,8 @@ func (t *tool) stepUpError(err error, message string) error {
 		words = append(words, "--role", role)
 	}
 	if seconds, err := strconv.ParseInt(facts["max_age"], 10, 64); err == nil && seconds > 0 && seconds <= int64(maxAuthAge/time.Second) {
-		words = append(words, "--max-age", safetext.ShortDuration(time.Duration(seconds)*time.Second))
+		age := max(time.Duration(seconds/2)*time.Second, minAuthAge)
+		words = append(words, "--max-age", safetext.ShortDuration(age))
 	}
 	for class := range strings.FieldsSeq(facts["acr_values"]) {
 		words = append(words, "--acr", safetext.Line(class))

@@ -77,15 +77,17 @@ func (c *refusingClient) DecideApproval(context.Context, *approvalv1.DecideAppro
 	return nil, err.GRPCStatus().Err()
 }
 
-// A vote that needs another sign-in names the command to run. Facts that can't be flags are left out, and the command
-// can't contain another command.
+// A vote that needs another sign-in names the command to run, with half of the maximum age. Facts that can't be flags
+// are left out, and the command can't contain another command.
 func TestApprovals_AVoteThatNeedsASignInNamesTheCommand(t *testing.T) {
 	t.Parallel()
 	for want, facts := range map[string]map[string]string{
-		"`sluice login --role approver --max-age 5m --acr phr --acr phrh`": {"role": "approver", "max_age": "300", "acr_values": "phr phrh"},
-		"`sluice login --role operator --max-age 24h`":                     {"role": "operator", "max_age": "86400"},
-		"`sluice login --acr '$(reboot)'`":                                 {"role": "agent; reboot", "max_age": "-1", "acr_values": "$(reboot)"},
-		"`sluice login`":                                                   {"max_age": "99999999999999999999"},
+		"`sluice login --role approver --max-age 2m30s --acr phr --acr phrh`": {"role": "approver", "max_age": "300", "acr_values": "phr phrh"},
+		"`sluice login --role operator --max-age 12h`":                        {"role": "operator", "max_age": "86400"},
+		"`sluice login --max-age 1m1s`":                                       {"max_age": "123"},
+		"`sluice login --max-age 1m`":                                         {"max_age": "60"},
+		"`sluice login --acr '$(reboot)'`":                                    {"role": "agent; reboot", "max_age": "-1", "acr_values": "$(reboot)"},
+		"`sluice login`":                                                      {"max_age": "99999999999999999999"},
 	} {
 		var out bytes.Buffer
 		c := &refusingClient{recordingClient{state: approvalv1.ApprovalState_APPROVAL_STATE_PENDING}, facts}

@@ -36,7 +36,7 @@ type callback struct {
 
 // authorizationRequest is an authorization request that a browser sends to an issuer (RFC 6749, section 4.1.1).
 type authorizationRequest struct {
-	// page is the URL to open, and state the parameter `state` in it.
+	// page is the URL to open. The field state is the value of the parameter `state` in this URL.
 	page, state string
 	// issuer identifies the issuer. sendsIssuer is true if the issuer sends the parameter `iss` (RFC 9207).
 	issuer      string
@@ -60,9 +60,9 @@ func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, wan
 	return out, err
 }
 
-// openPage opens the page of an authorization request, and returns the authorization code. The function begin returns the
-// request for a redirect URI. The issuer redirects the browser to a server on loopback (RFC 8252, section 7.3), which
-// runs until it has received the issuer's answer.
+// openPage opens the page of an authorization request, and returns the authorization code. It calls the given function
+// with a redirect URI to get the request. The issuer redirects the browser to a server on loopback (RFC 8252, section
+// 7.3), which runs until it has received the issuer's answer.
 func (t *tool) openPage(ctx context.Context, noBrowser bool, begin func(redirect string) (authorizationRequest, error)) (code string, err error) {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -153,6 +153,6 @@ func openBrowser(ctx context.Context, page string) {
 	}
 	started := exec.CommandContext(context.WithoutCancel(ctx), command[0], command[1:]...) //nolint:gosec // checkPage has checked the page
 	if started.Start() == nil {
-		go func() { _ = started.Wait() }() // the browser stays open
+		go func() { _ = started.Wait() }() // the browser may stay open for a long time
 	}
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // describeObserved describes the parts of the policy that are not enforced but only recorded (mode: observe). It
-// returns a line for each of the first ten parts, and a line with the number of the other parts. The parameter count is
-// the number of all parts.
+// returns a line for each of the first ten parts, and a line with the number of the other parts. The count is the
+// number of all parts.
 func describeObserved(parts []*policyv1.ObservedPolicy, count int) []string {
 	const most = 10
 	var lines []string
@@ -31,7 +31,7 @@ func checkObserved(f *config.File, parts []*policyv1.ObservedPolicy) (out []chec
 		own, known := f.Servers[p.GetServer()]
 		switch {
 		case p.GetRule() != nil:
-			continue // documents take effect without a restart
+			continue // changes to documents take effect without a restart
 		case p.GetServer() == "" && (f.Mode == observe.Observe || f.Name() == ""),
 			p.GetServer() != "" && (!known || own.Mode == observe.Observe):
 			continue

@@ -21,10 +21,10 @@ func (i idleFlags) announced(f *config.File) running.Mesh {
 	return m
 }
 
-// onDemandText says since when the configuration's mesh has been running and when it will stop. It returns "" unless a
-// client has started the mesh.
+// onDemandText says when the configuration's mesh was started and when it will stop. It returns "" unless a client has
+// started the mesh.
 func (t *tool) onDemandText(f *config.File) string {
-	if t.addr != "" { // the mesh may be another one
+	if t.addr != "" { // the address may be that of another mesh
 		return ""
 	}
 	mesh, found, err := running.Find(f.Path(f.Data))
@@ -35,8 +35,8 @@ func (t *tool) onDemandText(f *config.File) string {
 		mesh.Started.Local().Format(time.DateTime), mesh.PID, mesh.Idle)
 }
 
-// checkOnDemand returns check results about a mesh that clients start when they need it. ok is false if this mesh is
-// not running. That is not a problem, because the next client starts it.
+// checkOnDemand returns check results about a mesh that clients start when they need it. The second result is false if
+// this mesh is not running. That is not a problem, because the next client starts it.
 func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	if text := t.onDemandText(f); text != "" {
 		return []checkResult{{State: stateOK, Subject: "on demand", Result: text}}, true

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// meshStartTimeout is the maximum time to wait for a mesh to start. On an idle machine a start takes about a
+	// meshStartTimeout limits how long a client waits for a mesh to start. On an idle machine a start takes about a
 	// second, but on a busy machine it can take much longer. If a client stops waiting earlier, the mesh continues to
 	// start, and the client finds it with its next attempt.
 	meshStartTimeout = 45 * time.Second
@@ -31,8 +31,8 @@ const (
 	maxUpLog = 1 << 20
 )
 
-// personalConfig returns the path of the configuration of the person's own mesh if commands should use that mesh. They
-// should if the configuration exists, if no other mesh is named, and if no mesh has run in the working directory.
+// personalConfig returns the path of the configuration of the person's own mesh if commands should use that mesh. This
+// is the case if the configuration exists, if no other mesh is named, and if no mesh has run in the working directory.
 // Otherwise personalConfig returns "".
 func (t *tool) personalConfig() string {
 	if data, ok := app.Env("SLUICE_DATA"); t.data != "" || ok && data != "" {
@@ -123,7 +123,7 @@ func (t *tool) namedMesh(config, data string) (*ownMesh, error) {
 	return &ownMesh{program: t.programPath(), paths: personal.Paths{Config: config, Data: data}, config: config, data: data}, nil
 }
 
-// find returns the running mesh. If the parameter start is true and no mesh is running, find starts one.
+// find returns the running mesh. If start is true and no mesh is running, find starts one.
 func (m *ownMesh) find(ctx context.Context, start bool) (running.Mesh, error) {
 	mesh, found, err := running.Find(m.data)
 	switch {
@@ -172,7 +172,7 @@ func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = cmd.Wait() // the log has the reason
+		_ = cmd.Wait() // if the mesh fails, the log contains the reason
 	}()
 	tick := time.NewTicker(findInterval)
 	defer tick.Stop()
@@ -194,7 +194,7 @@ func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
 	}
 }
 
-// openLog opens the log for the next mesh. The result begin is the current size of the log.
+// openLog opens the log for the next mesh. It also returns the current size of the log.
 func (m *ownMesh) openLog() (_ *os.File, begin int64, err error) {
 	if info, err := os.Stat(m.logPath()); err == nil && info.Size() > maxUpLog {
 		if err := os.Rename(m.logPath(), m.logPath()+".old"); err != nil {
@@ -212,7 +212,7 @@ func (m *ownMesh) openLog() (_ *os.File, begin int64, err error) {
 	return f, info.Size(), nil
 }
 
-// logEnd returns the last lines that were written to the log after the position begin.
+// logEnd returns the last lines that were written to the log after the given offset.
 func (m *ownMesh) logEnd(begin int64) string {
 	f, err := os.Open(m.logPath())
 	if err != nil {

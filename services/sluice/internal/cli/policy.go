@@ -28,15 +28,11 @@ func (t *tool) policyLint() *cobra.Command {
 		Use:   "lint FILE...",
 		Short: "Check policy documents, offline or against the tools of the running mesh",
 		Long: `Check that documents load together and pass their tests, and find rules without effect. With
---config, also check that there are people who can give each approval, and compare the documents
-with the tools that the servers had when the mesh last ran. The comparison finds names that no
-server or tool has, conditions that read missing or optional arguments or compare them with
-values of another type, and dangerous tools that no rule mentions. The command then sends
-nothing over the network. With --live, the running mesh checks the documents, with the tools
-that the servers list now.
-
-The command exits with 1 if a document would not load, or if a condition reads an argument that
-not every call has. It exits with 0 if there are only warnings.`,
+--config, also check that there are people for each approval, and compare the documents with the
+tools of the mesh's last run, to find unknown names, conditions that don't fit the arguments,
+and dangerous tools that no rule mentions. With --live, the running mesh checks the documents
+with its current tools; otherwise nothing is sent over the network. The command exits with 1 if
+a document would not load, or if a condition reads an argument that not every call has.`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			check := t.checkDocuments
@@ -78,7 +74,8 @@ func (t *tool) checkLive(ctx context.Context, paths []string) ([]*policyv1.Findi
 	return resp.GetFindings(), documents, nil
 }
 
-// policyClient connects to the policy service of the running mesh. The caller must call the returned function done.
+// policyClient connects to the policy service of the running mesh. The caller must call the returned function to close
+// the connection.
 func (t *tool) policyClient() (_ policyv1.PolicyServiceClient, done func(), _ error) {
 	f, err := t.load()
 	if err != nil {
@@ -177,22 +174,15 @@ func (t *tool) policySuggest() *cobra.Command {
 	c := withOptionalToolList(&cobra.Command{
 		Use:   "suggest --server NAME [--used [--since TIME] | --file FILE | --run -- COMMAND...]",
 		Short: "Write a first policy for a server, from the definitions of its tools",
-		Long: `Write a first policy document for a server to standard output. The document has a rule for
-each tool, with the words of the tool's definition that are the reason for the rule, and denies
-all other calls. Tools that read are allowed. Tools that write or run something have a rate
-limit. Tools that delete or overwrite something, move money, or don't say what they do need
-approval. The document is a draft: read it before you use it.
+		Long: `Write a first policy document for a server to standard output, with a rule for each tool and the
+reason for it. Tools that read are allowed. Tools that write or run something have a rate limit.
+Tools that delete or overwrite something, move money, or don't say what they do need approval.
+All other calls are denied. Read the document before you use it.
 
-Without --file and --run, the command reads the server's tools from the catalog of the running
-mesh, with the overrides that people have made. With --used, the document has rules only for
-tools that agents of your tenant have called, according to the gateway's journal, and limits
-that permit this use. The other tools are comments. With --since, only calls since that time are
-used. These include calls that were allowed only because a rule, a document or a server has
-'mode: observe'; ` + "`report`" + ` shows what the policy would have done with such calls.` + aboutLists,
-		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
-			"  " + t.self + " policy suggest --server files --used > files.yaml\n" +
-			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp > files.yaml\n" +
-			"  " + t.self + " policy lint files.yaml",
+Without --file and --run, the tools come from the catalog of the running mesh. With --used, only
+tools that agents of your tenant have called have rules, with limits that permit this use; the
+other tools are comments. Calls that only 'mode: observe' allowed are included.`,
+		Example: "  " + t.self + " policy suggest --server files > files.yaml",
 	}, func(ctx context.Context, server string, tools []policy.ClassifiedTool) error {
 		var use map[string]policy.Use
 		if used {
@@ -216,7 +206,7 @@ used. These include calls that were allowed only because a rule, a document or a
 		return err
 	}, t.catalogTools)
 	c.Flags().BoolVar(&used, "used", false, "only tools that were called, according to the journal")
-	c.Flags().StringVar(&since, "since", "", "with --used, only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&since, "since", "", "with --used, only calls since this time: 15m, 2h or 7d ago, or RFC 3339")
 	c.MarkFlagsMutuallyExclusive("used", "file")
 	c.MarkFlagsMutuallyExclusive("used", "run")
 	c.MarkFlagsMutuallyExclusive("since", "file")

@@ -42,17 +42,13 @@ func (t *tool) policyAccess() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "access [--subject SUBJECT | --token NAME] [--server SERVER]",
 		Short: "Show what one caller may do, on each server and with each tool",
-		Long: fmt.Sprintf(`Show what one caller may do under the active policy: for each tool that a server lists,
-whether every call is allowed, limited, needs approval or is denied, or on which condition
-this depends. For more than %d tools, the command prints a summary of each server, and
---server prints the tools of one server. With --output json it always prints all tools.
-
-A call can still be refused because a condition can't read its arguments, or because a limit is
-reached. The command makes no calls.`, maxAccessRows),
-		Example: "  " + t.self + " policy access --subject ana --groups developers\n" +
-			"  " + t.self + " policy access --token ci-agent --server files",
-		Args: args(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error { return t.runAccess(c.Context(), &f) },
+		Long: fmt.Sprintf(`Show what one caller may do under the active policy: for each tool, whether every call is
+allowed, limited, needs approval or is denied, or on which condition this depends. For more than
+%d tools, the table has a line for each server; --server and -o json show all tools. A call can
+still be refused because of its arguments or a limit.`, maxAccessRows),
+		Example: "  " + t.self + " policy access --token ci-agent --server files",
+		Args:    args(cobra.NoArgs),
+		RunE:    func(c *cobra.Command, _ []string) error { return t.runAccess(c.Context(), &f) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "only this server, with its tools")
@@ -61,7 +57,7 @@ reached. The command makes no calls.`, maxAccessRows),
 	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
 	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
 	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
-	flags.StringVar(&f.issuer, "issuer", "", "the name of the issuer of the caller's JWT; empty for a token of the mesh")
+	flags.StringVar(&f.issuer, "issuer", "", "the issuer of the caller's JWT, by its name (default a token of the mesh)")
 	flags.StringVar(&f.client, "client", "", "the OAuth client of the caller's JWT")
 	flags.StringSliceVar(&f.scopes, "scopes", nil, "the OAuth scopes of the caller's JWT")
 	for _, other := range []string{"tenant", "subject", "agent", "groups", "issuer", "client", "scopes"} {
@@ -115,7 +111,7 @@ func (t *tool) runAccess(ctx context.Context, flags *accessFlags) error {
 	return t.printAccess(answer)
 }
 
-// principalOfToken returns the principal on whose behalf calls with the token of this name are made.
+// principalOfToken returns the principal for which calls with the named token are made.
 func (t *tool) principalOfToken(ctx context.Context, client identityv1.IdentityServiceClient, name string) (*identityv1.Principal, error) {
 	req := &identityv1.ListTokensRequest{}
 	for {
@@ -336,8 +332,8 @@ func serverAccessText(s *policyv1.ServerAccess) string {
 	return text
 }
 
-// accessRows returns one row for each case. It omits the case in which a call is refused because a condition can't be
-// evaluated, unless it is the only case in which calls are refused.
+// accessRows returns one row for each case that the policy distinguishes in calls to a tool. It omits the case in which
+// a call is refused because a condition can't be evaluated, unless it is the only case in which calls are refused.
 func accessRows(tool *policyv1.ToolAccess) [][]string {
 	failed := func(c *policyv1.AccessCase) bool { return c.GetCode() == commonv1.Code_CODE_TYPE_ERROR }
 	other := func(c *policyv1.AccessCase) bool { return c.GetEffect() == policyv1.Effect_EFFECT_DENY && !failed(c) }

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// applyTimeout is the timeout for applying policy documents. The tests in these documents may take 30 s.
+	// applyTimeout is the timeout for applying policy documents. It is long because the tests in these documents may
+	// take 30 s.
 	applyTimeout = time.Minute
 	// defaultPolicyFolder is the folder that `policy apply` reads if no path is given.
 	defaultPolicyFolder = "policies"
@@ -31,10 +32,10 @@ type applyFlags struct {
 }
 
 func (f *applyFlags) add(c *cobra.Command) {
-	c.Flags().StringVarP(&f.reason, "reason", "m", "", "the reason, which is stored with the revision (required)")
-	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
-	c.Flags().BoolVar(&f.wait, "wait", false, "if other people must approve the change, wait for them, and apply it then")
-	c.Flags().StringVar(&f.expect, "expect", "", "apply only if this `REVISION` is active: at least 8 digits, which are zeros if no documents have been applied")
+	c.Flags().StringVarP(&f.reason, "reason", "m", "", "the reason, stored with the revision (required)")
+	c.Flags().BoolVarP(&f.yes, "yes", "y", false, askOrYes)
+	c.Flags().BoolVar(&f.wait, "wait", false, "wait until other people have approved the change, and apply it then")
+	c.Flags().StringVar(&f.expect, "expect", "", "apply only if this `REVISION` is active: at least 8 digits, zeros if nothing was applied")
 }
 
 // check returns an error if no reason is set.
@@ -50,23 +51,17 @@ func (t *tool) policyApply() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "apply [PATH...] -m REASON",
 		Short: "Replace the policy documents of a mesh whose policies are in its store",
-		Long: `Replace all policy documents of a mesh that has ` + "`policies: [store]`" + ` in its configuration. PATHs
-are files and folders with all documents of the new policy; without them, the command reads the
-folder policies. The command shows which calls get a different result, first the calls that are
-refused now and would be allowed, and asks you to confirm. Without a terminal, set --yes.
+		Long: `Replace all policy documents of a mesh that has ` + "`policies: [store]`" + `. PATHs are files and folders
+with all documents of the new policy (default the folder policies). The command shows which
+calls get another result, first the calls that are refused now and would be allowed, and asks
+you to confirm. The mesh runs the tests of the documents. When the command has ended, no gateway
+starts a call under the older documents.
 
-The mesh checks the documents and runs their tests. When the command has ended, no gateway
-starts a call under the older documents. If another revision has become active since the
-comparison, nothing is changed. The name of a document is the name of its file.
-
-If the configuration has approvals.policy_changes, other people must approve the change. The
-command then prints the id of the approval and exits with 3, and the active documents stay in
-force. Run the same command again after the approval, with the same documents and the same
-reason, or use --wait. If another revision became active in the meantime, a new approval is
-needed.`,
-		Example: "  " + t.self + " policy apply policies/ -m \"allow drafts\"\n" +
-			"  " + t.self + " policy apply policies/ -m \"release 12\" --expect 3f9a0c1d --yes",
-		Args: args(cobra.ArbitraryArgs),
+With approvals.policy_changes in the configuration, the command prints the id of an approval and
+exits with 3. After other people have approved it, run the command again with the same documents
+and the same reason, or use --wait.`,
+		Example: "  " + t.self + " policy apply policies/ -m \"release 12\" --expect 3f9a0c1d --yes",
+		Args:    args(cobra.ArbitraryArgs),
 		RunE: func(c *cobra.Command, given []string) error {
 			if err := f.check(); err != nil {
 				return err
@@ -93,10 +88,9 @@ func (t *tool) policyRollback() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rollback REVISION -m REASON",
 		Short: "Make the policy documents of an earlier revision active again",
-		Long: `Apply the documents of a stored revision again. REVISION is at least 8 digits of an id that
-` + "`policy revisions`" + ` prints. As with ` + "`policy apply`" + `, the command shows which calls get another
-result and asks you to confirm, and the rollback becomes a new revision, so that you can undo it
-in the same way.`,
+		Long: `Apply the documents of a stored revision again, as ` + "`policy apply`" + ` does. REVISION is at least 8
+digits of an id that ` + "`policy revisions`" + ` prints. The rollback is a new revision, so you can undo
+it in the same way.`,
 		Example:           "  " + t.self + " policy rollback 3f9a0c1d -m \"drafts were sent\"",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeRevision,
@@ -245,7 +239,7 @@ func (t *tool) printApplied(resp *policyv1.ApplyDocumentsResponse) error {
 }
 
 // namedByFile returns documents whose paths are only the names of their files, so that the same files result in the
-// same revision from every folder. If two files have the same name, all paths stay unchanged.
+// same revision from every folder. If two files have the same name, namedByFile does not change any paths.
 func namedByFile(documents []*policyv1.Document) []*policyv1.Document {
 	out, seen := make([]*policyv1.Document, len(documents)), make(map[string]bool)
 	for i, d := range documents {

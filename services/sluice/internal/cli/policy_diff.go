@@ -45,8 +45,9 @@ func incompleteError(format string, args ...any) error {
 	return exitError{fmt.Errorf(format, args...), exitIncomplete}
 }
 
-// comparisonError returns err with the exit code of a comparison. The exit code is 1 if the change would make calls
-// less restricted.
+// comparisonError makes the command exit with [exitFailed] if a comparison fails. It does not change an error that
+// already has an exit code, or errSilent, with which the command exits with 1 because the change would make calls less
+// restricted.
 func comparisonError(err error) error {
 	var known exitError
 	if err == nil || errors.Is(err, errSilent) || errors.As(err, &known) {
@@ -67,39 +68,22 @@ func (t *tool) policyDiff() *cobra.Command {
 		Use:   "diff ([OLD] NEW | --catalog | --definition TOOL | --override TOOL)",
 		Short: "Show which calls get a different result after a change to the policy documents or the catalog",
 		Long: `Compare two versions of all policy documents of a mesh, and show the calls that get another
-result: first the calls that were refused and are allowed. OLD and NEW are files or folders;
-without OLD, NEW is compared with the active documents of the running mesh. If the policies are
-in the store, OLD and NEW may also be revisions: at least 8 digits of an id that
-` + "`policy revisions`" + ` prints.
+result, first the calls that were refused and are allowed. OLD and NEW are files, folders, or
+ids of stored revisions. Without OLD, NEW is compared with the active documents of the running
+mesh. Two paths are compared without the network, unless --live or --since is set; --config then
+gives the tools, servers and tokens.
 
-For a rule with 'mode: observe', the gateway only records what the rule would do. Therefore, if
-a rule that refuses calls gets this mode, its calls are shown as 'deny -> allow (observed)'.
+The command compares the calls of each tool and caller that servers, tokens or documents name,
+and of any other caller. Arguments are not known: the column IF shows the conditions of a
+change. If a rule gets 'mode: observe', its calls are shown as 'deny -> allow (observed)'.
+--catalog, --definition and --override compare the active documents with a changed catalog, and
+change nothing.
 
-The command compares the calls of each tool that a server lists, and of each name in the
-documents, for the callers that tokens or documents specify, and for any other caller. Arguments
-are not known: the column IF shows the conditions on which a change depends. With OLD, the
-command sends nothing over the network. It reads tools, servers and tokens from --config and the
-data folder. Without --config, it reads them only from the documents. With --live, the running
-mesh compares the documents. With --since, the command also compares the calls in the gateway's
-journal. The journal contains no arguments and no groups, so the groups are those of the
-configured tokens.
-
-With --catalog, --definition or --override, the running mesh compares the decisions of the
-active documents before and after changes to the catalog. It does not make these changes: it
-compares as if all pending definitions of tools, or those of one tool, were accepted
-(` + "`catalog accept`" + `), or as if overrides were set or removed (` + "`catalog override`" + `). While a
-definition is pending, calls to its tool are refused. Only calls to the changed tools are
-compared.
-
-The command exits with 1 if a call that was refused is allowed or can be approved, or if a call
-that needed an approval is allowed. It exits with 0 if there is no such call, with 2 if the
-comparison fails, and with 3 if the comparison is incomplete. A comparison is incomplete if it
-took too long, if there are too many callers or tags, if calls depend on too many conditions, or
-if a changed rule may allow calls that were not compared, for example calls of callers that many
-rules specify.`,
-		Example: "  " + t.self + " policy diff policies/ draft/\n" +
-			"  " + t.self + " policy diff draft/ --since 24h\n" +
-			"  " + t.self + " policy diff 3f9a0c1d draft/\n" +
+The command exits with 1 if a refused call is allowed or can be approved, or if a call no longer
+needs an approval. It exits with 2 if it fails, and with 3 if the comparison is incomplete: it
+took too long, there are too many callers, tags or conditions, or a changed rule may allow calls
+that were not compared.`,
+		Example: "  " + t.self + " policy diff draft/ --since 24h\n" +
 			"  " + t.self + " policy diff --override files/sync=read:low",
 		Args: args(f.catalog.args),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -107,7 +91,7 @@ rules specify.`,
 		},
 	}
 	c.Flags().BoolVar(&f.live, "live", false, "let the running mesh compare the documents")
-	c.Flags().StringVar(&f.since, "since", "", "also compare the calls in the journal since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&f.since, "since", "", "also compare the calls in the journal since this time: 15m, 2h or 7d ago, or RFC 3339")
 	_ = c.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions)
 	f.catalog.add(c)
 	return c
@@ -160,8 +144,8 @@ func (t *tool) diffOffline(ctx context.Context, req *policyv1.DiffRevisionsReque
 	return policy.Diff(ctx, f, app.Env, req.GetOldDocuments(), req.GetDocuments())
 }
 
-// diffLive lets the running mesh compare documents. If the parameter since is not empty, it also compares the calls
-// that were recorded since that time.
+// diffLive lets the running mesh compare documents. If since is not empty, it also compares the calls that were
+// recorded since that time.
 func (t *tool) diffLive(ctx context.Context, req *policyv1.DiffRevisionsRequest, since string) (*policyv1.DiffRevisionsResponse, error) {
 	if since != "" {
 		filter := &gatewayv1.DecisionFilter{WithoutProtocol: true, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_REFUSAL}}
@@ -278,8 +262,8 @@ func (t *tool) printMessage(m proto.Message) error {
 	return t.printJSON(jsontext.Value(raw))
 }
 
-// mayOpenError returns an error that names the first few rules. The changes to these rules made none of the compared
-// calls less restricted, but may make other calls less restricted.
+// mayOpenError returns the error for changed rules that may make calls less restricted, although none of the compared
+// calls became less restricted. It names the first few of these rules.
 func mayOpenError(rules []*policyv1.RuleRef) error {
 	return incompleteError("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
 		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(ruleNames(rules), ", "))

@@ -22,9 +22,9 @@ type catalogDiffFlags struct {
 
 // add adds the flags to the command `policy diff`.
 func (f *catalogDiffFlags) add(c *cobra.Command) {
-	c.Flags().BoolVar(&f.all, "catalog", false, "compare the decisions before and after all pending definitions of tools are accepted")
-	c.Flags().StringArrayVar(&f.definitions, "definition", nil, "compare as if pending definitions of a tool were accepted: `SERVER/TOOL[=DIGEST]`, with at least 8 digits")
-	c.Flags().StringArrayVar(&f.overrides, "override", nil, "compare as if a tool had this override: `SERVER/TOOL=[CATEGORY][:[RISK][:TAG,TAG]]`; with nothing after =, as if it had none")
+	c.Flags().BoolVar(&f.all, "catalog", false, "compare as if all pending definitions of tools were accepted")
+	c.Flags().StringArrayVar(&f.definitions, "definition", nil, "compare as if the pending definitions of `SERVER/TOOL` were accepted; SERVER/TOOL=DIGEST selects one by at least 8 digits")
+	c.Flags().StringArrayVar(&f.overrides, "override", nil, "compare as if a tool had this `OVERRIDE`: SERVER/TOOL=[CATEGORY][:[RISK][:TAG,TAG]], or none if nothing follows =")
 	for _, name := range []string{"catalog", "definition", "override"} {
 		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 		c.MarkFlagsMutuallyExclusive("since", name)
@@ -34,7 +34,7 @@ func (f *catalogDiffFlags) add(c *cobra.Command) {
 // given reports whether one of the flags is set.
 func (f *catalogDiffFlags) given() bool { return f.all || len(f.overrides)+len(f.definitions) > 0 }
 
-// args checks that the command has either documents or changes to the catalog.
+// args returns an error unless the command has either documents or changes to the catalog.
 func (f *catalogDiffFlags) args(c *cobra.Command, given []string) error {
 	switch {
 	case !f.given():
@@ -118,9 +118,8 @@ func overrideChange(text string) (*policyv1.OverrideChange, error) {
 	return &policyv1.OverrideChange{Server: server, Tool: tool, Category: o.GetCategory(), Risk: o.GetRisk(), Tags: tags}, nil
 }
 
-// completeDigests sets the digests in the request, which are still empty, to the complete digests of the definitions
-// that --definition selects. The parameter texts contains the values of --definition. A digest in such a value may be
-// only the beginning of a digest.
+// completeDigests sets the digests in the request to the complete digests of the definitions that --definition selects.
+// A value of --definition may contain only the beginning of a digest.
 func (t *tool) completeDigests(ctx context.Context, client policyv1.CatalogServiceClient, req *policyv1.DiffCatalogRequest, texts []string) error {
 	for i, change := range req.GetDefinitions() {
 		_, digest, ok := strings.Cut(texts[i], "=")
@@ -176,8 +175,8 @@ func howCompared(totals *policyv1.DiffTotals) string {
 		totals.GetTools(), noun, countOfCalls(totals.GetGenerated()))
 }
 
-// definitionsOf returns the tools that occur with more than one definition in the parameter flips. The keys have the
-// form server/tool.
+// definitionsOf returns the tools that occur with more than one definition in the changed calls. The keys are
+// SERVER/TOOL.
 func definitionsOf(flips []*policyv1.Flip) map[string]bool {
 	first, several := make(map[string]string), make(map[string]bool)
 	for _, f := range flips {
@@ -190,7 +189,7 @@ func definitionsOf(flips []*policyv1.Flip) map[string]bool {
 	return several
 }
 
-// withDefinition adds the digest of a tool definition to the description of the call's target.
+// withDefinition adds the digest of the tool's definition to the description of a call's target.
 func withDefinition(target string, f *policyv1.Flip) string {
 	if digest := f.GetCall().GetDefinitionDigest(); len(digest) > 0 {
 		return target + " (definition " + hex.EncodeToString(digest)[:8] + ")"

@@ -9,7 +9,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A diffRow is a row of the table. It describes calls whose result changes in the same way.
+// A diffRow is a row of the printed table. It describes calls whose result changes in the same way.
 type diffRow struct {
 	kind          policyv1.FlipKind
 	what          []string
@@ -61,8 +61,8 @@ func diffHeadline(totals *policyv1.DiffTotals) string {
 		totals.GetTotal(), totals.GetOpened(), totals.GetClosed(), totals.GetTotal()-totals.GetOpened()-totals.GetClosed())
 }
 
-// diffRows returns the rows of the table, in the order of the parameter flips. Calls whose result changes in the same
-// way share a row.
+// diffRows returns the rows of the table in the order of the changed calls. Calls whose result changes in the same way
+// share a row.
 func diffRows(flips []*policyv1.Flip) (rows []*diffRow) {
 	several := definitionsOf(flips)
 	for _, f := range flips {

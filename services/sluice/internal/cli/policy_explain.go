@@ -15,13 +15,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// maxExplained is the maximum number of conditions that are printed without --all. It is also the maximum number of
-// limits.
+// maxExplained limits how many lines of each kind, such as conditions or limits, are printed without --all.
 const maxExplained = 5
 
 // printExplanation prints the explanation of a decision: the decision, the rule that determined it, and the conditions
-// with the values that they read. hasArguments is true if the person gave the arguments of the call. If the parameter
-// all is true, printExplanation also prints every rule that the policy service considered.
+// with the values that they read. hasArguments is true if the person gave the arguments of the call. With --all,
+// printExplanation also prints every rule that the policy service considered.
 func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, hasArguments, all bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
@@ -105,7 +104,7 @@ func (t *tool) printObserved(o *policyv1.Observation, all bool) {
 	t.printSome("observed limits", limitLines("observed limit", o.GetLimits()), all)
 }
 
-// printSome prints the first lines, or all lines if the parameter all is true.
+// printSome prints the first lines, or all lines with --all.
 func (t *tool) printSome(of string, lines []string, all bool) {
 	for i, line := range lines {
 		if i == maxExplained && !all {
@@ -117,8 +116,8 @@ func (t *tool) printSome(of string, lines []string, all bool) {
 }
 
 // conditionLines describes the results of conditions, with the values that the conditions read. It uses the conditions
-// of the rules that determined the decision. If no rule determined it, conditionLines uses the rules whose condition
-// was the only reason that they did not match.
+// of the rules that determined the decision. If no rule determined it, conditionLines uses the rules that would have
+// matched except for their condition.
 func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	d := e.GetDecision()
 	for _, r := range e.GetRules() {

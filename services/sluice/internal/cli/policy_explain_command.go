@@ -69,39 +69,32 @@ func (t *tool) policyExplain() *cobra.Command {
 		Use:   "explain --server SERVER {--tool TOOL | --prompt PROMPT | --uri URI | --method METHOD}",
 		Short: "Show what the active policy decides on a call, and why, without making the call",
 		Long: `Show what the active policy of the running mesh decides on a call, and why. The call is not
-made, and is not counted against limits.
-
-With --draft, the call is evaluated with the documents in these files and folders instead of the
-active documents, and with the catalog and the stops of the running mesh. Give all documents of
-the mesh, because the draft replaces all active documents. The command exits with 1 if the draft
-does not load.`,
-		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
-			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR\n" +
-			"  " + t.self + " policy explain --server files --uri file:///srv/notes/today.md\n" +
-			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --draft draft/",
-		Args: args(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
+made, and is not counted against limits. With --draft, give all documents of the mesh: they
+replace the active documents. The command exits with 1 if the draft does not load.`,
+		Example: "  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --draft draft/",
+		Args:    args(cobra.NoArgs),
+		RunE:    func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
 	flags.StringVar(&f.tool, "tool", "", "the tool's name, or the name in the params of another method")
 	flags.StringVar(&f.prompt, "prompt", "", "the prompt's name, for prompts/get or completion/complete")
-	flags.StringVar(&f.uri, "uri", "", "the resource's URI, for resources/read or another method; for completion/complete also a template")
+	flags.StringVar(&f.uri, "uri", "", "the resource's URI, or for completion/complete also a template")
 	flags.StringVar(&f.method, "method", "", "the MCP method (default tools/call, prompts/get with --prompt, resources/read with --uri)")
 	flags.StringVar(&f.tenant, "tenant", "default", "the caller's tenant")
 	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
 	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
 	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
-	flags.StringVar(&f.issuer, "issuer", "", "the name of the issuer of the caller's JWT; empty for a token of the mesh")
+	flags.StringVar(&f.issuer, "issuer", "", "the issuer of the caller's JWT, by its name (default a token of the mesh)")
 	flags.StringVar(&f.client, "client", "", "the OAuth client of the caller's JWT")
 	flags.StringSliceVar(&f.scopes, "scopes", nil, "the OAuth scopes of the caller's JWT")
 	flags.StringVar(&f.session, "session", "", "the caller's session")
 	flags.StringVar(&f.run, "run", "", "the caller's run")
-	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, like --arg of call; may be repeated")
-	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads the object from standard input")
-	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
-	flags.BoolVar(&f.all, "all", false, "also print all rules that policy considered, with their comparisons, and all conditions and limits")
-	flags.StringArrayVar(&f.draft, "draft", nil, "a file or folder with documents to use instead of the active documents; may be repeated")
+	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE; VALUE is JSON, or otherwise text; may be repeated")
+	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads standard input")
+	flags.StringVar(&f.paramsJSON, "params", "", "the request's params as a JSON object, with the arguments inside")
+	flags.BoolVar(&f.all, "all", false, "also print all considered rules, conditions and limits")
+	flags.StringArrayVar(&f.draft, "draft", nil, "use the documents in this file or folder; may be repeated")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
 	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")
@@ -142,8 +135,8 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	return nil
 }
 
-// explanation returns the running mesh's explanation of a decision. If the parameter drafts contains paths, the mesh
-// evaluates the call with the documents at these paths instead of the active documents.
+// explanation returns the running mesh's explanation of a decision. If paths of drafts are given, the mesh evaluates
+// the call with the documents at these paths instead of the active documents.
 func (t *tool) explanation(ctx context.Context, call *policyv1.Call, subject *identityv1.Principal, drafts []string) (*policyv1.ExplainCallResponse, error) {
 	var documents []*policyv1.Document
 	if len(drafts) > 0 {

@@ -27,23 +27,21 @@ func (t *tool) policyImport() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import --server SERVER FILE",
 		Short: "Translate a policy of another gateway",
-		Long: `Translate a policy of another gateway into a policy document, and write the document to standard
-output. FILE is a policy in one of two formats:
+		Long: `Translate a policy of another gateway into a policy document on standard output. FILE has one of
+two formats:
 
   hosted-json    JSON with the keys require, deny_if, limits, hide and all_tools (PolicyLayer)
   operator-yaml  YAML with rules, conditions, state and rate_limit (Intercept)
 
-A report on standard error lists each part that could not be translated, with its line. The
-document denies at least what FILE denies: instead of a rule that could not be translated, it
-denies every call of the tool. The command exits with 1 if there is such a rule, but writes the
-document nevertheless, unless FILE can't be read at all. It sends nothing over the network.`,
-		Example: "  " + t.self + " policy import --server github github.yaml > policies/github.yaml\n" +
-			"  " + t.self + " policy lint policies/github.yaml",
-		Args: args(cobra.ExactArgs(1)),
-		RunE: func(c *cobra.Command, given []string) error { return t.runImport(c.Context(), given[0], server, from) },
+The document denies at least what FILE denies. For a rule that can't be translated, it denies
+every call of the tool, and the command exits with 1. Standard error lists what was not
+translated, with the lines.`,
+		Example: "  " + t.self + " policy import --server github github.yaml > policies/github.yaml",
+		Args:    args(cobra.ExactArgs(1)),
+		RunE:    func(c *cobra.Command, given []string) error { return t.runImport(c.Context(), given[0], server, from) },
 	}
 	c.Flags().StringVar(&server, "server", "", "the server of the policy: a name, or a pattern such as *")
-	c.Flags().StringVar(&from, "from", "", "the format of FILE: hosted-json or operator-yaml (default by the extension: .json, .yaml or .yml)")
+	c.Flags().StringVar(&from, "from", "", "the format of FILE: hosted-json or operator-yaml (default by its extension)")
 	_ = c.MarkFlagRequired("server")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	_ = c.RegisterFlagCompletionFunc("from", cobra.FixedCompletions(dialectNames(), cobra.ShellCompDirectiveNoFileComp))

@@ -64,7 +64,7 @@ func junitReport(documents []*policyv1.Document, results []*policyv1.TestResult,
 	}
 	text, err := xml.MarshalIndent(out, "", "  ")
 	if err != nil {
-		panic("cli: a report can't be encoded: " + err.Error()) // the types of a report always can
+		panic("cli: a report can't be encoded: " + err.Error()) // can't happen, because the types of a report can always be encoded
 	}
 	return append([]byte(xml.Header), append(text, '\n')...)
 }

@@ -25,8 +25,8 @@ type pendingChange struct {
 	Until    time.Time `json:"until"`
 }
 
-// pendingOf returns the pending change that an error of ApplyDocuments describes. ok is false if the error does not
-// describe a pending change.
+// pendingOf returns the pending change that an error of ApplyDocuments describes. The second result is false if the
+// error does not describe a pending change.
 func pendingOf(err error) (p pendingChange, ok bool) {
 	if rpc.Reason(err) != "POLICY_CHANGE_PENDING" {
 		return pendingChange{}, false
@@ -38,9 +38,8 @@ func pendingOf(err error) (p pendingChange, ok bool) {
 	return p, p.Approval != "" && errors.Join(err1, err2) == nil
 }
 
-// sendChange applies documents and prints the result. If other people must approve the documents first, the result
-// depends on the parameter wait. If the parameter wait is true, sendChange waits for the approval. Otherwise it returns
-// an error with the exit code 3.
+// sendChange applies documents and prints the result. If other people must approve the documents first and wait is
+// true, sendChange waits for the approval. If wait is false, it returns an error with the exit code 3 instead.
 func (t *tool) sendChange(ctx context.Context, client policyv1.PolicyServiceClient, wait bool, req *policyv1.ApplyDocumentsRequest) error {
 	for {
 		resp, err := t.applyOnce(ctx, client, req)

@@ -22,25 +22,18 @@ func (t *tool) policyPropose() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "propose --server NAME [--since TIME]",
 		Short: "Write a policy for a server, from its recorded calls and their arguments",
-		Long: `Write a policy document for a server to standard output, from calls that agents of your tenant
-have made. The command uses only calls since the given time that were sent without a person's
-approval. The document has a rule for each tool that was called, with a rate limit, and with a
-condition that permits the recorded arguments: folders of paths, hosts of URLs, ranges of
-numbers, texts that occurred often, and the names of arguments. Comments list the calls from
-which a rule was derived, and the arguments that have no bound. All other calls are denied.
+		Long: `Write a policy document for a server to standard output, from the calls that agents of your
+tenant have sent without a person's approval. Each tool that was called has a rule with a rate
+limit and a condition that permits the recorded arguments. Comments list the calls behind each
+rule, and arguments without a bound. All other calls are denied.
 
-Bounds can be derived only if arguments were recorded: set ` + "`record: {arguments: redacted}`" + ` for
-the server. Without a bound for each argument, only tools that read and have a low risk are
-allowed. Tools that delete, overwrite or move money, tools with an unknown class, and tools
-whose definition is not accepted need an approval, no matter what was recorded.
-
-Before the command prints the document, it evaluates the recorded calls of allowed tools with
-it. If the document would refuse one of them, nothing is printed. The command needs an
-operator's token, because it reads arguments. The document is a draft: it also permits recorded
-calls that were mistakes.`,
-		Example: "  " + t.self + " policy propose --server files --since 24h > files.yaml\n" +
-			"  " + t.self + " policy lint files.yaml",
-		Args: args(cobra.NoArgs),
+Set ` + "`record: {arguments: redacted}`" + ` for the server first. Without a bound for each argument,
+only tools that read and have a low risk are allowed. Tools that delete, overwrite or move
+money, and tools whose class is unknown or whose definition is not accepted, always need an
+approval. The command needs an operator's token. Read the document before you use it: it also
+permits recorded calls that were mistakes.`,
+		Example: "  " + t.self + " policy propose --server files --since 24h > files.yaml",
+		Args:    args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter := new(gatewayv1.DecisionFilter)
 			if err := setTimes(filter, since, "", time.Now()); err != nil {
@@ -50,7 +43,7 @@ calls that were mistakes.`,
 		},
 	}
 	c.Flags().StringVar(&server, "server", "", "the server's name")
-	c.Flags().StringVar(&since, "since", "24h", "only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&since, "since", "24h", "only calls since this time: 15m, 2h or 7d ago, or RFC 3339")
 	_ = c.MarkFlagRequired("server")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	_ = c.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions)
@@ -74,7 +67,7 @@ func (t *tool) propose(ctx context.Context, server string, since *timestamppb.Ti
 	if len(seen.byTool) == 0 {
 		return fmt.Errorf("no call to a tool of %s was sent since %s: set `mode: observe` for the server, or an earlier --since", server, formatTime(since))
 	}
-	home, _ := os.UserHomeDir() // paths in usual home folders have no bound anyway
+	home, _ := os.UserHomeDir() // without it, paths in the usual home folders are still too wide for a bound
 	made, err := policy.Propose(server, seen.tools(tools), home)
 	if err != nil {
 		return err
@@ -198,7 +191,7 @@ func (o *sentCalls) add(r *gatewayv1.Record) error {
 	return nil
 }
 
-// tools returns the tools in the parameter listed with their calls. It also returns tools that were called but are no
+// tools adds the calls to the listed tools and returns these tools. It also returns tools that were called but are no
 // longer listed.
 func (o *sentCalls) tools(listed []policy.ObservedTool) []policy.ObservedTool {
 	uses := o.uses.byTool()

@@ -32,28 +32,19 @@ func (t *tool) policyReplay() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "replay [PATH...]",
 		Short: "Show which recorded calls would get another result under a draft of the policy documents",
-		Long: `Evaluate the calls in the gateway's journal again with other policy documents, and show the
-calls that would get another result: first the calls that were refused and would be allowed.
-PATHs are files or folders with all documents of the draft; without PATH, the active documents
-are used. The command reads the journal from the running mesh, whose policy service evaluates
-the calls. Nothing is changed, and no call is made. --since and --until take a time such as
-2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. Press Ctrl-C to print what was found
-until then.
+		Long: `Evaluate the calls in the journal again with other policy documents, and show the calls that
+would get another result, first the calls that were refused and would be allowed. PATHs are
+files or folders with all documents of the draft (default the active documents). Nothing is
+changed. Ctrl-C prints what was found until then.
 
-The journal contains no arguments. If rules that may apply to a call read its arguments, the
-result of the call is unknown. There are two exceptions: all arguments give the same result, or
-you are an operator and the arguments were recorded ("record" of a rule or server) without
-replaced values. Calls with an unknown result are listed separately, with the rules. The journal
-contains no groups either: callers have the groups that their tokens have now. If no valid token
-has the caller's tenant, subject and agent, the result is unknown if a rule reads groups. Tools
-have the class that the catalog has now for the recorded definition. Names of prompts and
-resources are shortened in the journal, so the result is unknown if a rule reads them. Limits
-and the terms of approvals are not compared, and calls that were refused for a reason other than
-rules, such as a limit or a stop, are only counted.
+A result is unknown if it depends on arguments that were not recorded or in which values were
+replaced, on groups of a caller without a valid token, or on names of prompts and resources.
+Only operators can use recorded arguments. Groups and classes of tools are the current ones.
+Limits and the terms of approvals are not compared.
 
-The command exits with 0 if no call that was refused would be allowed or could be approved, and no
-call that needed an approval would be allowed; with 1 if there is such a call; with 2 if the
-replay fails; and with 3 if it is interrupted, or if calls with an unknown result may be such calls.`,
+The command exits with 1 if a refused call would be allowed or could be approved, or if a call
+would no longer need an approval; with 2 if it fails; and with 3 if it is interrupted, or if
+calls with an unknown result may be such calls.`,
 		Example: "  " + t.self + " policy replay draft/ --since 7d",
 		RunE: func(c *cobra.Command, given []string) error {
 			now := time.Now()
@@ -63,7 +54,7 @@ replay fails; and with 3 if it is interrupted, or if calls with an unknown resul
 			return comparisonError(t.runReplay(c.Context(), given, newReplayReport(filter, now)))
 		},
 	}
-	c.Flags().StringVar(&since, "since", "7d", "only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&since, "since", "7d", "only calls since this time: 15m, 2h or 7d ago, or RFC 3339")
 	c.Flags().StringVar(&until, "until", "", "only calls before this time, in the same form")
 	c.Flags().StringVar(&filter.Server, "server", "", "only this server")
 	c.Flags().StringVar(&filter.Subject, "subject", "", "only this subject")
@@ -136,10 +127,10 @@ type replayConn struct {
 	timeout *time.Timer
 }
 
-// errNoAnswer is the error of a replay if the policy service did not answer a request in time.
+// errNoAnswer is the error of a replay if the policy service does not answer a request in time.
 var errNoAnswer = errors.New("the policy service did not answer in time: try again, with a shorter time in --since")
 
-// openReplay opens a replay stream. The stream is closed when ctx is done or the function end is called.
+// openReplay opens a replay stream. The stream is closed when ctx is done or the returned function is called.
 func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *replayConn, end func(), err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	c = &replayConn{timeout: time.AfterFunc(requestTimeout, func() { cancel(errNoAnswer) })}
@@ -154,7 +145,7 @@ func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *re
 	return c, end, nil
 }
 
-// ask sends a request, and calls the function add with each response up to the last response for this request.
+// ask sends a request, and calls the given function with each response up to the last response for this request.
 func (c *replayConn) ask(req *policyv1.ReplayDecisionsRequest, add func(*policyv1.ReplayDecisionsResponse)) error {
 	c.timeout.Reset(requestTimeout)
 	defer c.timeout.Stop()
@@ -192,7 +183,7 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 	req, lastReport := &gatewayv1.ListDecisionsRequest{Filter: r.filter, PageSize: maxPage, WithArguments: true}, time.Now()
 	for {
 		page, err := listDecisionsPage(ctx, clients.gateway, req)
-		if req.GetWithArguments() && status.Code(err) == codes.PermissionDenied { // the person is no operator
+		if req.GetWithArguments() && status.Code(err) == codes.PermissionDenied { // the person is not an operator
 			req.WithArguments = false
 			page, err = listDecisionsPage(ctx, clients.gateway, req)
 		}
@@ -220,8 +211,8 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 // toolsCall is the method of calls whose recorded arguments are replayed.
 const toolsCall = "tools/call"
 
-// addArguments copies the recorded arguments of a tool call from the parameter rec to the parameter one. It does so
-// only if the record contains the arguments and no value in them was redacted.
+// addArguments copies the recorded arguments of a tool call from a record to the call that is replayed. It does so only
+// if the record contains the arguments and no value in them was redacted.
 func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	text := rec.GetRecordedArguments().GetArgumentsJson()
 	if text == "" || rec.GetRecordedArguments().GetRedacted() || rec.GetMethod() != toolsCall {
@@ -233,8 +224,8 @@ func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	}
 }
 
-// batches divides records into requests of limited size. It counts the calls that the policy service did not evaluate
-// when they were made.
+// batches divides records into requests of limited size. It omits the calls that the policy service did not evaluate
+// when they were made, and counts them in r.notDecided.
 func (r *replayReport) batches(records []*gatewayv1.Record) (out []*policyv1.RecordedDecisions) {
 	size := 0
 	for _, rec := range records {

@@ -29,7 +29,7 @@ type replayJSON struct {
 	Same    int64 `json:"same"`
 	Unknown int64 `json:"unknown"`
 	MayOpen int64 `json:"mayOpen"`
-	// Others contains the number of calls that were refused for a reason other than rules, by the code of the reason.
+	// Others contains the number of calls that were refused for a reason other than rules, separately for each code.
 	Others []otherCalls `json:"others"`
 	// Flips contains the rows for calls whose result changes, and UnknownCalls contains the rows for calls whose result
 	// is not known. WithoutRow is the number of calls that have no row, because there are too many rows.

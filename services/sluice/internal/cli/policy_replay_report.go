@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// maxReplayRows is the maximum number of rows of each kind that a replay keeps in memory. Further calls are only
-// counted.
+// maxReplayRows limits how many rows of each kind a replay stores. Further calls are only counted.
 const maxReplayRows = 10_000
 
 // replayReport contains the calls that would get a different result, and the calls whose result is not known.
@@ -31,8 +30,8 @@ type replayReport struct {
 	searched *time.Time
 	findings []*policyv1.Finding
 	totals   *policyv1.ReplayTotals
-	// notDecided contains the number of calls that were refused before the policy service evaluated them, by the code
-	// of the refusal.
+	// notDecided maps the code of a refusal to the number of calls that were refused with this code before the policy
+	// service evaluated them.
 	notDecided map[commonv1.Code]int64
 	flips      replayRows[*policyv1.Flip]
 	unknown    replayRows[*policyv1.UnknownReplay]
@@ -42,7 +41,7 @@ type replayReport struct {
 	opened, closed, mayOpen int64
 }
 
-// replayRows contains rows, which can be found by their keys.
+// replayRows contains rows and finds them by their keys.
 type replayRows[T any] struct {
 	all   []T
 	byKey map[string]T
@@ -50,8 +49,8 @@ type replayRows[T any] struct {
 	others int64
 }
 
-// row returns the row with the given key. If there is no such row, it adds the parameter added as the row and returns
-// it. ok is false if there are already too many rows, so that the row was not added.
+// row returns the row with the given key, and reports whether this row existed before. If there is no such row, it adds
+// the given row. The last result is false if the row was not added, because there are already too many rows.
 func (r *replayRows[T]) row(key string, added T) (row T, known, ok bool) {
 	if row, known = r.byKey[key]; known {
 		return row, true, true
@@ -183,7 +182,8 @@ func (r *replayReport) calls() int64 {
 	return n
 }
 
-// others returns the number of calls that were refused for a reason other than rules, by the code of the reason.
+// others maps the code of a refusal to the number of calls that were refused with this code for a reason other than
+// rules.
 func (r *replayReport) others() map[commonv1.Code]int64 {
 	out := maps.Clone(r.notDecided)
 	for _, o := range r.totals.GetOthers() {
@@ -273,7 +273,7 @@ func (t *tool) printReplayUnknown(r *replayReport) error {
 	}
 	var rows []*row
 	known := make(map[string]*row)
-	for _, u := range r.unknown.all { // calls with different callers or recorded results become one row
+	for _, u := range r.unknown.all { // calls with different callers or recorded results share one row
 		var rules []string
 		for _, ref := range u.GetRules() {
 			rules = append(rules, ruleName(ref))

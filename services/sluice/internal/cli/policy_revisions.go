@@ -101,8 +101,8 @@ func (p *policyDocuments) String() string {
 	return p.Revision.String()
 }
 
-// withPolicyClient calls the function do with a client of the policy service. The function do must set a timeout for
-// each of its requests, because do may also wait for a person.
+// withPolicyClient calls the given function with a client of the policy service. The function must set a timeout for
+// each of its requests. withPolicyClient sets none, because the function may also wait for a person.
 func (t *tool) withPolicyClient(ctx context.Context, do func(ctx context.Context, client policyv1.PolicyServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -119,9 +119,9 @@ func (t *tool) withPolicyClient(ctx context.Context, do func(ctx context.Context
 func (t *tool) policyRevisions() *cobra.Command {
 	return &cobra.Command{
 		Use: "revisions", Short: "List the stored revisions of the policy, the newest first",
-		Long: `List the revisions of the policy that ` + "`policy apply`" + ` and ` + "`policy rollback`" + ` have made, the newest
-first, with their authors, the people who approved them, and reasons. The active one is marked. The mesh stores the last 1,000
-revisions, and at most 256 MiB of documents.`,
+		Long: `List the revisions that ` + "`policy apply`" + ` and ` + "`policy rollback`" + ` have made, the newest first, with
+their authors, the people who approved them, and the reasons. The active one is marked. The mesh
+stores the last 1,000 revisions, and at most 256 MiB of documents.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return t.withPolicyClient(c.Context(), func(ctx context.Context, client policyv1.PolicyServiceClient) error {
@@ -186,9 +186,8 @@ func (t *tool) policyRevision() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revision REVISION",
 		Short: "Print a stored revision of the policy and its documents, or write them to a folder",
-		Long: `Print a stored revision of the policy: its author, time and reason, and its documents. REVISION is
-at least 8 digits of its id. With --export, the command writes the documents to a folder, as
-` + "`policy apply`" + ` reads them. It does not replace existing files.`,
+		Long: `Print a stored revision of the policy: its author, time and reason, and its documents. REVISION
+is at least 8 digits of its id.`,
 		Example:           "  " + t.self + " policy revision 3f9a0c1d --export policies-before",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeRevision,
@@ -205,7 +204,7 @@ at least 8 digits of its id. With --export, the command writes the documents to 
 			})
 		},
 	}
-	c.Flags().StringVar(&export, "export", "", "write the documents to this `FOLDER`")
+	c.Flags().StringVar(&export, "export", "", "write the documents to this `FOLDER`, for policy apply; existing files are not replaced")
 	return c
 }
 
@@ -287,9 +286,9 @@ func (t *tool) completeRevision(c *cobra.Command, given []string, _ string) ([]s
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	_ = t.checkFlags(c, nil) // invalid flags must not fail a completion
+	_ = t.checkFlags(c, nil) // errors in flags are ignored, so that the completion still works
 	var out []string
-	_ = t.withPolicyClient(c.Context(), func(ctx context.Context, client policyv1.PolicyServiceClient) error { // without an answer, nothing is completed
+	_ = t.withPolicyClient(c.Context(), func(ctx context.Context, client policyv1.PolicyServiceClient) error { // if this fails, nothing is completed
 		all, err := t.listRevisions(ctx, client)
 		for _, r := range all {
 			if revisionID.MatchString(r.ID) {

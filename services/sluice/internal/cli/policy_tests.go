@@ -22,20 +22,15 @@ func (t *tool) policyTest() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "test FILE...",
 		Short: "Run the tests of policy documents, offline or in the running mesh",
-		Long: `Run the tests of documents. Each test is evaluated with all documents that are given, so give
-all documents of the mesh. The command also makes the checks of lint, and sends nothing over the
-network. With --live, the running mesh runs the tests, without the other checks of lint. The
-command exits with 1 if a test fails or lint finds an error.
-
-With --junit, the command also writes the results to a file, for CI systems: a suite for each
-document, with a case for each test and for each error.`,
-		Example: "  " + t.self + " policy test policies\n" +
-			"  " + t.self + " policy test policies --junit report.xml",
-		Args: args(cobra.MinimumNArgs(1)),
-		RunE: func(c *cobra.Command, given []string) error { return t.runPolicyTests(c.Context(), given, f) },
+		Long: `Run the tests of documents. Give all documents of the mesh, because each test is evaluated with
+all of them. The command also makes the checks of lint, and exits with 1 if a test fails or lint
+finds an error. With --live, the running mesh runs only the tests.`,
+		Example: "  " + t.self + " policy test policies --junit report.xml",
+		Args:    args(cobra.MinimumNArgs(1)),
+		RunE:    func(c *cobra.Command, given []string) error { return t.runPolicyTests(c.Context(), given, f) },
 	}
 	c.Flags().BoolVar(&f.live, "live", false, "let the running mesh run the tests")
-	c.Flags().StringVar(&f.junit, "junit", "", "write the results to this file as JUnit XML")
+	c.Flags().StringVar(&f.junit, "junit", "", "also write the results to this file as JUnit XML")
 	return c
 }
 
@@ -61,8 +56,8 @@ func (t *tool) runPolicyTests(ctx context.Context, paths []string, flags testFla
 	return t.printFindings(findings, summary)
 }
 
-// testOffline checks documents, which includes running their tests. It returns the results of the tests only if the
-// parameter needed is true, because it must then run the tests a second time.
+// testOffline checks documents, which includes running their tests. It returns the results of the tests only if needed
+// is true, because it must run the tests a second time to get the results.
 func (t *tool) testOffline(ctx context.Context, paths []string, needed bool) ([]*policyv1.Document, []*policyv1.Finding, []*policyv1.TestResult, error) {
 	findings, documents, err := t.checkDocuments(ctx, paths)
 	if err != nil || !needed {
@@ -111,10 +106,9 @@ func (t *tool) policySchema() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of policy documents, for editors",
-		Long: `Print the JSON Schema (draft 7) of policy documents. Editors with the YAML language server
-complete and check the keys of a document that begins with a comment with the path of the
-schema, relative to the document. Don't store the schema in a folder that is listed under
-` + "`policies`" + `, because every JSON file in it is a policy.`,
+		Long: `Print the JSON Schema (draft 7) of policy documents. Editors with the YAML language server use
+it for documents that begin with a comment with its relative path. Store it outside the folders
+in ` + "`policies`" + `, because every JSON file there is a policy.`,
 		Example: "  " + t.self + " policy schema > policy.schema.json\n" +
 			"  # yaml-language-server: $schema=../policy.schema.json   (the first line of policies/files.yaml)",
 		Args: args(cobra.NoArgs),

@@ -12,7 +12,7 @@ type recordedArguments struct {
 	Bytes    int64     `json:"bytes"`
 	MaxBytes int64     `json:"maxBytes"`
 	Oldest   time.Time `json:"oldest"`
-	// RetentionHours is the maximum age of a copy.
+	// RetentionHours is how many hours a copy is stored at most.
 	RetentionHours float64 `json:"retentionHours"`
 	// RemovedEarly is the time at which copies were last removed because of MaxBytes. It is nil if no copies were
 	// removed for this reason.
@@ -29,7 +29,7 @@ func newRecordedArguments(r *gatewayv1.RecordedArgumentsStatus) *recordedArgumen
 	}
 }
 
-// String returns the description in one line. If copies were removed because of MaxBytes, the line says how to prevent
+// String describes the copies in one line. If copies were removed because of MaxBytes, the line says how to prevent
 // that.
 func (r recordedArguments) String() string {
 	size := fmt.Sprintf("%.1f", float64(r.Bytes)/(1<<20))

@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// maxReportRows is the maximum number of rows of a report that are kept in memory. Calls for which a further row
-	// would be needed are only counted.
+	// maxReportRows limits how many rows of a report are stored. Calls that would need further rows are only counted.
 	maxReportRows = 10_000
 	// maxReportLines is the maximum number of rows in a printed table, so that the table fits on a screen.
 	maxReportLines = 20
@@ -34,13 +33,9 @@ func (t *tool) report() *cobra.Command {
 	filter := new(gatewayv1.DecisionFilter)
 	c := &cobra.Command{
 		Use: "report", Short: "Show what policies with `mode: observe` would have refused, held or limited", Args: args(cobra.NoArgs),
-		Long: `Show the calls that would have had another result without 'mode: observe': which of them would
-have been refused, held for approval, limited or allowed, and by which rule. Rules, documents
-and servers with 'mode: observe' do not affect calls; the gateway only records what they would
-have decided. --since and --until take a time such as 2026-03-01T12:00:00Z, or how long ago:
-90s, 15m, 2h, 7d. Press Ctrl-C to print the calls that were read so far. With -o json, print all
-rows.`,
-		Example: "  " + t.self + " report --since 7d --server files",
+		Long: `Show the calls that would have been refused, held for approval, limited or allowed without
+'mode: observe', and by which rule. Ctrl-C prints the calls that were read so far. With -o json,
+all rows are printed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			now := time.Now()
 			if err := setTimes(filter, since, until, now); err != nil {
@@ -58,7 +53,7 @@ rows.`,
 			return t.runReport(c.Context(), client, r)
 		},
 	}
-	c.Flags().StringVar(&since, "since", "24h", "only calls since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&since, "since", "24h", "only calls since this time: 15m, 2h or 7d ago, or RFC 3339")
 	c.Flags().StringVar(&until, "until", "", "only calls before this time, in the same form")
 	c.Flags().StringVar(&filter.Server, "server", "", "only this server")
 	c.Flags().StringVar(&filter.Subject, "subject", "", "only this subject")
@@ -106,7 +101,7 @@ type observationReport struct {
 
 	request  *gatewayv1.SummarizeObservationsRequest
 	rows     map[reportKey]*reportRow
-	byEffect map[string]int64 // the numbers of calls with another result, by what would have happened, for the headline
+	byEffect map[string]int64 // maps what would have happened to the number of calls, for the headline
 	progress io.Writer        // nil if no progress is reported
 }
 

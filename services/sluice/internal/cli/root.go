@@ -40,7 +40,8 @@ type tool struct {
 	// cleartextTo is a host, in addition to this machine, to which the agent's token may be sent without TLS. It may be
 	// empty.
 	cleartextTo string
-	// as is the client whose token for the person's own mesh is used instead of the agent's token. It may be empty.
+	// The field as is the client whose token for the person's own mesh is used instead of the agent's token. It may be
+	// empty.
 	as string
 	// commandName is the name of the command, and lastRequest describes the command's last request. Errors contain
 	// both.
@@ -49,7 +50,7 @@ type tool struct {
 }
 
 // Main runs the command line and returns the exit code: 0 for success, 1 for a failure, and 2 for an invalid command
-// line. The parameter program is the name by which the process was called. The parameter launcher starts stdio servers.
+// line. The program is the name by which the process was called. The launcher starts stdio servers.
 func Main(program string, args []string, launcher sandbox.Launcher) int {
 	ctx, stop := app.Signals()
 	defer stop()
@@ -99,8 +100,8 @@ type exitError struct {
 func (e exitError) Unwrap() error { return e.error }
 
 // selfName returns the name of this program for use in messages. If SLUICE_COMMAND is set, as in containers, it returns
-// that value. It returns the parameter program if this is a relative path, or if this is an absolute path and PATH
-// contains no program named sluice. Otherwise it returns "sluice".
+// that value. It returns the name by which the process was called if this is a relative path, or if this is an absolute
+// path and PATH contains no program named sluice. Otherwise it returns "sluice".
 func selfName(program string, env config.Env, look func(string) (string, error)) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name
@@ -127,10 +128,11 @@ func (t *tool) root() *cobra.Command {
 		Use:         "sluice",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: t.self},
 		Short:       "A policy mesh for MCP, which decides on every tool call before the call reaches its server",
-		Long: `Sluice is a proxy between AI agents and MCP servers. For every tool call it decides whether the
-call runs, is refused with a reason, or waits for a person's approval. It can also limit the
-rate of calls. It decides before the call reaches the server, and records the decision and the
-outcome.
+		Long: `Sluice is a proxy between AI agents and MCP servers. Before a tool call reaches its server, Sluice
+decides whether the call runs, is refused with a reason, is limited in rate, or waits for a
+person's approval. It records the decision and the outcome.
+
+Commands exit with 0 for success, with 1 for a failure, and with 2 for a wrong command line.
 
 Start with:  ` + t.self + ` up`,
 		SilenceErrors:     true,
@@ -148,13 +150,14 @@ Start with:  ` + t.self + ` up`,
 	flags.StringVar(&t.config, "config", "", "the configuration file (SLUICE_CONFIG)")
 	flags.StringVar(&t.addr, "addr", "", "the gRPC address of a running mesh (SLUICE_ADDR)")
 	flags.StringVar(&t.data, "data", "", "the folder for state and tokens (SLUICE_DATA; default .sluice)")
-	flags.StringVar(&t.cleartextTo, "token-in-cleartext-to", "", "a host to which the agent's token may be sent without TLS, although other people on the network can then read the token (SLUICE_TOKEN_IN_CLEARTEXT_TO)")
-	flags.StringVarP(&t.output, "output", "o", "table", "the format of the output: table or json")
+	flags.StringVar(&t.cleartextTo, "token-in-cleartext-to", "", "a host that may get the agent's token without TLS, readable for other people on the network (SLUICE_TOKEN_IN_CLEARTEXT_TO)")
+	flags.StringVarP(&t.output, "output", "o", "table", "the format: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		t.initCommand(), t.up(), t.status(), t.doctor(), t.stop(), t.resume(), t.call(), t.stdio(), t.startMesh(), t.hook(), t.service(), t.tools(), t.policy(), t.catalog(), t.approvals(), t.agents(), t.decisions(), t.report(), t.journal(), t.configCommand(),
 		t.certs(), t.setup(), t.login(), t.logout(), t.whoami(), t.connect(), t.disconnect(), t.connections(), t.token(), t.identity(), t.demoServer(), t.forward(), t.version(),
 	)
+	groupCommands(root)
 	return root
 }
 
@@ -206,8 +209,8 @@ func (t *tool) loadFile() (*config.File, error) {
 	return f, nil
 }
 
-// args returns a function that checks arguments. It converts the errors of the parameter check to usage errors that
-// suggest a similar command.
+// args returns a function that checks arguments with the given function. It converts errors to usage errors, and
+// suggests a similar command if there is one.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		err := check(c, given)
@@ -221,7 +224,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// suggestion returns the subcommand whose name is similar to the first argument, or "" if there is none.
+// suggestion returns the subcommand whose name is similar to the first argument, or "" if there is no such subcommand.
 func suggestion(c *cobra.Command, given []string) string {
 	const typos = 2
 	if len(given) == 0 || !c.HasSubCommands() {

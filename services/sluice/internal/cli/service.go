@@ -31,13 +31,11 @@ func (t *tool) serviceInstall() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "install",
 		Short: "Start your mesh now and at each log-on",
-		Long: `Make your own mesh a service of your user: a systemd user unit on Linux, a LaunchAgent on macOS,
-a task of the Task Scheduler on Windows. The command shows what it writes and asks first. The
-installation needs no administrator rights. The command ends a mesh that a client has started,
-and connected clients continue with the service.
-
-The service gets PATH and the variables for proxies and certificates as they are in this
-terminal. Run the command again when they change.`,
+		Long: `Make your own mesh a service of your user, without administrator rights: a systemd user unit on
+Linux, a LaunchAgent on macOS, a task of the Task Scheduler on Windows. The command shows what
+it writes and asks first. Connected clients continue with the service. The service gets the
+PATH, and the variables for proxies and certificates, of this terminal: run the command again
+when they change.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return t.installService(c.Context(), yes) },
 	}
@@ -49,9 +47,8 @@ func (t *tool) serviceRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove",
 		Short: "End the service, and remove what install has written",
-		Long: `End the service and remove what install has written. A service definition that another program
-or a person has written or changed is not removed. From then on, clients start the mesh when
-they need it.`,
+		Long: `End the service and remove what install has written, unless another program or a person has
+written or changed it. From then on, clients start the mesh when they need it.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return t.removeService(c.Context()) },
 	}
@@ -145,7 +142,7 @@ func (t *tool) confirmDefinition(ctx context.Context, s *userservice.Service, pa
 }
 
 // startService starts the service of the operating system that runs the mesh. If a client has started the mesh,
-// startService first stops that mesh. The parameter active is true if the service was already running.
+// startService first stops that mesh. If active is true, the service was already running.
 func (m *ownMesh) startService(ctx context.Context, s *userservice.Service, active bool) error {
 	ctx, cancel := context.WithTimeout(ctx, meshEndTimeout+meshStartTimeout)
 	defer cancel()
@@ -177,8 +174,8 @@ func (m *ownMesh) startService(ctx context.Context, s *userservice.Service, acti
 	return m.waitService(ctx, s)
 }
 
-// waitUnlocked waits until no process has locked the data directory. A mesh that is stopping may still write to its
-// journal when running.Find no longer finds it.
+// waitUnlocked waits until no process has locked the data directory, because a mesh that is stopping may still write to
+// its journal when running.Find no longer finds it.
 func waitUnlocked(ctx context.Context, data string) error {
 	for {
 		dir, err := datadir.Open(data, "")

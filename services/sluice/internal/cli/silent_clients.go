@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// silentClient is a client that has not answered a form that the gateway sent to its user. Until a certain time, the
-// gateway sends it no more forms.
+// silentClient is a client that has not answered a form that the gateway sent to its user. The gateway sends it no
+// forms before the time in Until.
 type silentClient struct {
 	Tenant  string    `json:"tenant"`
 	Subject string    `json:"subject"`
@@ -29,7 +29,7 @@ func silentClients(g *gatewayv1.GetStatusResponse) (out []silentClient) {
 	return out
 }
 
-// String returns a description of the client in one line.
+// String describes the client in one line.
 func (c silentClient) String() string {
 	return fmt.Sprintf("%s %s of %s did not answer a form; its users are not asked until %s",
 		safetext.Line(cmp.Or(c.Name, "a client without a name")), safetext.Line(c.Version), safetext.Line(c.Subject), c.Until.Format(time.DateTime))

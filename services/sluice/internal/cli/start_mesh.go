@@ -52,7 +52,7 @@ func (m *ownMesh) startOutside(ctx context.Context) (mesh running.Mesh, err erro
 	case ctx.Err() != nil:
 		return mesh, m.errNotReady()
 	case text != "":
-		return mesh, errors.New(strings.ReplaceAll(text, "\n  ", "\n")) // as Main prints it
+		return mesh, errors.New(strings.ReplaceAll(text, "\n  ", "\n")) // remove the indentation that Main adds
 	case err != nil:
 		return mesh, fmt.Errorf("start your mesh: %w", err)
 	default:

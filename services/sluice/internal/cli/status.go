@@ -93,7 +93,7 @@ func (t *tool) queryRoles(ctx context.Context, f *config.File) roleAnswers {
 	h := roleAnswers{roles: make([]roleStatus, len(roles))}
 	var group errgroup.Group
 	ask := func(question func(t *tool)) {
-		own := *t // each goroutine records the target of its request
+		own := *t // a copy, because each goroutine records the target of its request
 		group.Go(func() error {
 			question(&own)
 			return nil
@@ -160,7 +160,7 @@ func rejectedLines(active *policyv1.Revision) []string {
 	return lines
 }
 
-// pendingDefinitions returns, by server, the number of definitions that wait for a person to accept them. It returns
+// pendingDefinitions maps each server to the number of definitions that wait for a person to accept them. It returns
 // nil if the policy service does not respond.
 func (t *tool) pendingDefinitions(ctx context.Context, f *config.File) map[string]int {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
@@ -227,8 +227,8 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 	InFlight  int32  `json:"inFlight"`
 	LastError string `json:"lastError,omitzero"`
-	// RestsUntil is the time until which the gateway sends no requests to the server. It is zero if the gateway may
-	// send requests now.
+	// RestsUntil is when the gateway will send requests to the server again. It is zero if the gateway may send
+	// requests now.
 	RestsUntil time.Time `json:"restsUntil,omitzero"`
 	// StartingSince is the time at which the server's program was started. It is zero unless the program is still
 	// starting.

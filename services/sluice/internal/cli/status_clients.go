@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// clientsOfServers returns, by server, the names of the clients whose files have an entry for the server. It returns
+// clientsOfServers maps each server to the names of the clients whose files have an entry for the server. It returns
 // nil if the mesh is not the person's own mesh, or if the home directory is not known.
 func (t *tool) clientsOfServers(f *config.File) map[string][]string {
 	home, err := os.UserHomeDir()

@@ -37,8 +37,8 @@ func (t *tool) stdio() *cobra.Command {
 			return t.runStdio(c.Context(), relayFlags{server, as, url, c.Flags().Changed("config")})
 		},
 	}
-	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all servers)")
-	c.Flags().StringVar(&as, "as", "", "use your own mesh, or the mesh with the configuration file in --config, as this client, such as claude-code; the mesh is started if it is not running")
+	c.Flags().StringVar(&server, "server", "", "the server behind the mesh (default all)")
+	c.Flags().StringVar(&as, "as", "", "use your own mesh or that of --config as this client, such as claude-code; starts the mesh if necessary")
 	c.Flags().StringVar(&url, "url", "", "with --as: use the mesh at this `URL`, for which `init --http` has stored a token")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
@@ -49,8 +49,9 @@ func (t *tool) stdio() *cobra.Command {
 	return c
 }
 
-// stdioHelp returns the help text of the command. The text contains entries for clients' configurations. They work from
-// any directory, because they contain the path of this program and the path of the configuration or the data directory.
+// stdioHelp returns the help text of the command. The text contains entries for clients' configurations. These entries
+// work from any directory, because they contain the path of this program and the path of the configuration or the data
+// directory.
 func (t *tool) stdioHelp() string {
 	args, found := t.meshFlags()
 	note := "These entries are for the mesh of this folder, and work from any folder."
@@ -60,33 +61,30 @@ func (t *tool) stdioHelp() string {
 	return stdioText(t.stdioEntry(args), t.stdioEntry(args, "--server", "demo"), note)
 }
 
-// stdioText returns the help text. The parameter all is the entry in a client's configuration for all servers, and the
-// parameter one is the entry for one server.
+// stdioText returns the help text. It contains two entries for a client's configuration, one for all servers and one
+// for a single server.
 func stdioText(all, one, note string) string {
-	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and
-print the answers on standard output, one message on each line. Errors are printed on
-standard error.
+	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and print the
+answers on standard output, one message on each line.
 
-Use this entry in a client's configuration for all servers behind the mesh. The names of the
-servers' tools have the form SERVER__TOOL:
+This entry in a client's configuration is for all servers. Their tools have names such as
+SERVER__TOOL:
 
   {"mcpServers": {"sluice": ` + all + `}}
 
-Use this entry for one server. The names of its tools are unchanged:
+This entry is for one server. The names of its tools are unchanged:
 
   {"mcpServers": {"demo": ` + one + `}}
 
 ` + note + `
 
-The mesh must be running, at SLUICE_URL or at the address in the configuration. The
-command reads a sluice.yaml in the folder only if --config names the file. If the
-configuration has tokens for agents, set SLUICE_TOKEN in the entry to one of them. If
-the mesh no longer has the session, for example after a restart, the command opens
-another session.`
+The mesh must be running, at SLUICE_URL or at the address in the configuration. A sluice.yaml in
+the folder is read only if --config names it. If the configuration has tokens for agents, set
+SLUICE_TOKEN in the entry to one of them.`
 }
 
 // meshFlags returns the flags that a command needs, when it is run in any other directory, to find the mesh of the
-// working directory. The result found is false if no mesh has run in the working directory.
+// working directory. The second result is false if no mesh has run in the working directory.
 func (t *tool) meshFlags() (flags []string, found bool) {
 	config := t.config
 	if config == "" && localconfig.Usable(".") { // `up` in this directory uses the file
@@ -105,8 +103,8 @@ func (t *tool) meshFlags() (flags []string, found bool) {
 	return append(flags, "--data", data), found || err == nil
 }
 
-// stdioEntry returns an entry for a client's configuration, as JSON. The entry starts `stdio` with these flags and with
-// the arguments in the parameter more.
+// stdioEntry returns an entry for a client's configuration, as JSON. The entry starts `stdio` with the given flags and
+// arguments.
 func (t *tool) stdioEntry(flags []string, more ...string) string {
 	words := []string{t.programPath()}
 	if name, ok := app.Env("SLUICE_COMMAND"); ok && name != "" { // in a container, the paths of the host don't exist
@@ -169,7 +167,7 @@ func (t *tool) runStdio(ctx context.Context, flags relayFlags) error {
 		to = t.out
 	}
 	err = relay.Run(ctx, cfg, os.Stdin, to)
-	if errors.Is(err, context.Canceled) { // clients end the program by a signal
+	if errors.Is(err, context.Canceled) { // clients end the program with a signal
 		return nil
 	}
 	return err
@@ -206,10 +204,9 @@ func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
 	return cfg, nil
 }
 
-// clientRelay returns the endpoint and the token for a client of the person's own mesh. Whenever the mesh is not
-// running, the client's next message starts it. If the mesh can't be used, each message of the client is answered with
-// the reason, because most clients don't show the standard error of a server. If noMesh is not nil, it is the reason why
-// the mesh can't be used.
+// clientRelay returns the endpoint and the token for a client of the person's own mesh. If the mesh is not running, the
+// client's next message starts it. If the mesh can't be used, each message of the client is answered with the reason,
+// because most clients don't show the standard error of a server. If the mesh can't be used, noMesh is the reason.
 func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}

@@ -20,12 +20,12 @@ type selectorFlags struct {
 	agent, server, tenant string
 }
 
-func (f *selectorFlags) add(c *cobra.Command, what string) {
+func (f *selectorFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.BoolVar(&f.all, "all", false, what+" all calls")
-	flags.StringVar(&f.agent, "agent", "", what+" the calls of an `AGENT`: its name, its subject, or the id of an agent that the mesh runs")
-	flags.StringVar(&f.server, "server", "", what+" the calls to a `SERVER`")
-	flags.StringVar(&f.tenant, "tenant", "", what+" the calls of a `TENANT`")
+	flags.BoolVar(&f.all, "all", false, "all calls")
+	flags.StringVar(&f.agent, "agent", "", "the calls of an `AGENT`: its name, its subject, or the id of an agent of the mesh")
+	flags.StringVar(&f.server, "server", "", "the calls to a `SERVER`")
+	flags.StringVar(&f.tenant, "tenant", "", "the calls of a `TENANT`")
 	for _, name := range []string{"agent", "server", "tenant"} {
 		c.MarkFlagsMutuallyExclusive("all", name)
 	}
@@ -114,13 +114,10 @@ func (t *tool) stop() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop (--all | --agent AGENT | --server SERVER | --tenant TENANT) -m REASON",
 		Short: "Stop the calls of an agent or a tenant, the calls to a server, or all calls",
-		Long: `Refuse calls until ` + "`resume`" + ` ends the stop. When the command has ended, no gateway starts these
-calls. Calls that were sent before the stop end normally. Refused callers get the reason.
-Several of --agent, --server and --tenant select the calls that have all of these properties. A
-stop stays in force when the mesh restarts.
-
-With --list, the command prints the stops in force instead, and with --history the ended
-stops. To end the mesh itself, end the process of ` + "`up`" + `.`,
+		Long: `Refuse calls until ` + "`resume`" + ` ends the stop, also after a restart of the mesh. When the command
+has ended, no gateway starts these calls. Calls that were already sent end normally. --agent,
+--server and --tenant together select calls with all of these properties. To end the mesh
+itself, end the process of ` + "`up`" + `.`,
 		Example: "  " + t.self + " stop --agent assistant -m \"it sends mail to strangers\"",
 		Args:    args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -143,10 +140,10 @@ stops. To end the mesh itself, end the process of ` + "`up`" + `.`,
 			})
 		},
 	}
-	f.add(c, "stop")
+	f.add(c)
 	c.Flags().StringVarP(&reason, "reason", "m", "", "the reason, which the callers get (required)")
-	c.Flags().BoolVar(&list, "list", false, "print the stops in force")
-	c.Flags().BoolVar(&history, "history", false, "print the ended stops, the newest first")
+	c.Flags().BoolVar(&list, "list", false, "print the stops in force instead")
+	c.Flags().BoolVar(&history, "history", false, "print the ended stops instead, the newest first")
 	return c
 }
 
@@ -155,9 +152,8 @@ func (t *tool) resume() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume (--all | --agent AGENT | --server SERVER | --tenant TENANT)",
 		Short: "End a stop, so that policy decides on these calls again",
-		Long: `End the stop that was made with the same flags. Other stops stay in force, even if they
-refuse some of the same calls; ` + "`stop --list`" + ` prints them. --all ends the stop of all calls
-and no other stop.`,
+		Long: `End the stop that was made with the same flags. Other stops stay in force (` + "`stop --list`" + `), even
+if they refuse some of the same calls. --all ends only the stop of all calls.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if f.selector() == nil {
@@ -168,11 +164,11 @@ and no other stop.`,
 			})
 		},
 	}
-	f.add(c, "resume")
+	f.add(c)
 	return c
 }
 
-// withPolicy calls the function do with a client of the policy service.
+// withPolicy calls the given function with a client of the policy service.
 func (t *tool) withPolicy(ctx context.Context, do func(ctx context.Context, f *config.File, client policyv1.PolicyServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -218,7 +214,7 @@ func (t *tool) stopCalls(ctx context.Context, f *config.File, client policyv1.Po
 // inFlight describes the calls that were sent before the stop and have not ended yet. It returns "" if their number is
 // not known.
 func (t *tool) inFlight(ctx context.Context, f *config.File, of *policyv1.StopSelector) string {
-	if of.GetAgent() != "" || of.GetTenant() != "" { // the gateway counts the requests to each server, for all callers
+	if of.GetAgent() != "" || of.GetTenant() != "" { // the gateway only counts the requests to each server, for all callers together
 		return ""
 	}
 	own := *t

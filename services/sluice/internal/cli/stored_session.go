@@ -36,7 +36,7 @@ var errNoSession = errors.New("no session is stored")
 // personSession is a session that `login` has stored in sessionFile. This file does not contain the token, which is in
 // the keychain or in another file.
 type personSession struct {
-	// Store is where the token is. Mesh identifies the mesh, as in the field endpoint.mesh.
+	// Store is the kind of store that contains the token. Mesh identifies the mesh, as in the field endpoint.mesh.
 	Store   secretstore.Kind `json:"store"`
 	Mesh    string           `json:"mesh"`
 	ID      string           `json:"id"`
@@ -49,14 +49,14 @@ type personSession struct {
 
 func (s *personSession) isValid(now time.Time) bool { return now.Before(s.Expires) }
 
-// secretNameOf returns the name of the session of a data directory. The names differ, because all data directories
-// share the keychain.
+// secretNameOf returns the name under which the session of a data directory is stored. Each data directory needs a
+// different name, because all of them share the keychain.
 func secretNameOf(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:16])
 }
 
-// readSession returns the stored session with its token. It returns [errNoSession] if there is none.
+// readSession returns the stored session with its token. It returns [errNoSession] if no session is stored.
 func readSession(ctx context.Context, f *config.File) (*personSession, error) {
 	s, err := describeSession(f)
 	if err != nil {
@@ -71,7 +71,7 @@ func readSession(ctx context.Context, f *config.File) (*personSession, error) {
 	return s, err
 }
 
-// describeSession returns the stored session without its token. It returns [errNoSession] if there is none.
+// describeSession returns the stored session without its token. It returns [errNoSession] if no session is stored.
 func describeSession(f *config.File) (*personSession, error) {
 	path := tokenFile(f, sessionFile)
 	raw, err := readLimited(path, maxSessionFile)
@@ -114,7 +114,7 @@ func storeSession(ctx context.Context, f *config.File, mesh string, created *ide
 
 // replaceFile writes a file that only its owner can read. Another process reads either the old or the new content.
 func replaceFile(path string, content []byte) error {
-	file, err := os.CreateTemp(filepath.Dir(path), ".new-*") // has mode 0600
+	file, err := os.CreateTemp(filepath.Dir(path), ".new-*") // the file has mode 0600
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func removeSession(ctx context.Context, f *config.File) error {
 	return errors.Join(errs...)
 }
 
-// readUpTo reads everything. It returns an error if there are more than the given number of bytes.
+// readUpTo reads all bytes. It returns an error if there are more bytes than allowed.
 func readUpTo(from io.Reader, most int64) ([]byte, error) {
 	raw, err := io.ReadAll(io.LimitReader(from, most+1))
 	if err == nil && int64(len(raw)) > most {

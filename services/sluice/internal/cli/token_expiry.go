@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// recentlyExpired is the time for which a token is still reported after it has expired.
+// recentlyExpired is how long a token is still reported after it has expired.
 const recentlyExpired = 7 * 24 * time.Hour
 
 // endingTokens returns the tokens that expire soon or have recently expired. It omits a token if the same agent and
@@ -41,8 +41,8 @@ func endingTokens(all []tokenRecord, now time.Time) []tokenRecord {
 	})
 }
 
-// noticeTime returns how long before its expiry a token is reported: two weeks, or a quarter of the token's lifetime if
-// that is shorter.
+// noticeTime returns how long before its expiry a token is reported. This is two weeks, or a quarter of the token's
+// lifetime if that is shorter.
 func (t tokenRecord) noticeTime() time.Duration {
 	return min(expiresSoon, t.Expires.Sub(t.Created)/4)
 }

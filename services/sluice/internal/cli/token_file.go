@@ -9,8 +9,8 @@ import (
 // newTokenFile is a new file for the text of a token. A nil newTokenFile writes nothing.
 type newTokenFile struct{ *os.File }
 
-// createTokenFile creates the file for a token, unless path is empty. It is created before the token, because otherwise
-// a token could be created that can't be written.
+// createTokenFile creates the file for a token, unless the path is empty. It must be called before the token is
+// created, because otherwise a token could be created that can't be written.
 func createTokenFile(path string) (*newTokenFile, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // there is no file

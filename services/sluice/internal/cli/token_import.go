@@ -17,15 +17,11 @@ func (t *tool) importTokens() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import [ID...]",
 		Short: "Store tokens of agents that the configuration contains",
-		Long: `Store tokens of agents from the configuration (auth.tokens), with the same names and texts, so
-that clients need no change. Without an ID, the command stores all tokens of agents in the
-configuration that are not stored yet. Then remove these tokens from the configuration: while the
-configuration contains a token, the stored one is not used. A stored token expires, and
-` + "`token rotate` and `token revoke`" + ` can change it.
-
-Tokens of people can't be stored. People can sign in instead, with ` + "`" + t.self + ` login` + "`" + `.`,
-		Example: "  " + t.self + " token import --expires 90d",
-		Args:    args(cobra.ArbitraryArgs),
+		Long: `Store tokens of agents from the configuration (auth.tokens) in the mesh, with the same names and
+texts, so that they expire and can be rotated and revoked. Without an ID, store all of them.
+Then remove them from the configuration: until then, the stored tokens are not used. Tokens of
+people can't be stored: people use ` + "`" + t.self + " login`" + `.`,
+		Args: args(cobra.ArbitraryArgs),
 		RunE: func(c *cobra.Command, given []string) error {
 			at, err := parseExpiry(expires, time.Now())
 			if err != nil {
@@ -40,7 +36,7 @@ Tokens of people can't be stored. People can sign in instead, with ` + "`" + t.s
 			})
 		},
 	}
-	c.Flags().StringVar(&expires, "expires", defaultTokenLife, "when the tokens expire: a duration such as 30d, or a time; at most a year from now")
+	c.Flags().StringVar(&expires, "expires", defaultTokenLife, expiresHelp)
 	return c
 }
 

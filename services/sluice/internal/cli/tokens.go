@@ -23,11 +23,11 @@ import (
 const (
 	// maxTokenPage is the maximum size of a page of tokens.
 	maxTokenPage = 1000
-	// defaultTokenLife is the time after which a token expires if --expires is not set.
+	// defaultTokenLife is how long a token is valid if --expires is not set.
 	defaultTokenLife = "90d"
-	// maxOverlap is the maximum time for which the replaced text of a token stays valid.
+	// maxOverlap limits how long the replaced text of a token stays valid.
 	maxOverlap = 7 * 24 * time.Hour
-	// maxTokenLife is the maximum time after which a token expires.
+	// maxTokenLife limits how long a token is valid.
 	maxTokenLife = 365 * 24 * time.Hour
 )
 
@@ -92,7 +92,7 @@ func (t tokenRecord) ended(now time.Time) string {
 	}
 }
 
-// withIdentity calls the function do with a client of the identity service.
+// withIdentity calls the given function with a client of the identity service.
 func (t *tool) withIdentity(ctx context.Context, do func(ctx context.Context, client identityv1.IdentityServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -119,17 +119,17 @@ type newTokenFlags struct {
 	groups, servers                           []string
 }
 
+// expiresHelp is the help text of --expires.
+const expiresHelp = "the expiry: 12h, 30d or 2026-03-01T12:00:00Z; at most a year from now"
+
 func (t *tool) createToken() *cobra.Command {
 	f := new(newTokenFlags)
 	c := &cobra.Command{
 		Use:   "create AGENT",
 		Short: "Create a token for a client, such as cursor, and print it once",
 		Long: `Create a token with which one client calls tools. AGENT is the name of the client in rules,
-records and ` + "`stop --agent`" + `. Give each client its own token. Then records show which client made
-a call, and you can revoke the token of one client without affecting the other clients.
-
-The token is printed once, on standard output, or written to a new file. The mesh stores only
-the hash of the token. The token is valid immediately, without a restart.`,
+records and ` + "`stop --agent`" + `. Give each client its own token. The token is printed once, or
+written to a new file, and is valid immediately. The mesh stores only its hash.`,
 		Example: "  " + t.self + " token create cursor --owner ana --expires 30d --file cursor.token",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -145,10 +145,10 @@ the hash of the token. The token is valid immediately, without a restart.`,
 	flags := c.Flags()
 	flags.StringVar(&f.owner, "owner", "", "the `SUBJECT` of the person for whom the client works (default: the holder of the operator's token)")
 	flags.BoolVar(&f.noOwner, "no-owner", false, "set no owner")
-	flags.StringArrayVar(&f.groups, "group", nil, "a `GROUP` of the client, which the configuration must have; repeat the flag for several groups")
-	flags.StringArrayVar(&f.servers, "server", nil, "a `SERVER` that the client may use, at /mcp/SERVER; repeat the flag for several servers (default: all servers)")
-	flags.StringVar(&f.expires, "expires", defaultTokenLife, "when the token expires: a duration such as 12h or 30d, or a time such as 2026-03-01T12:00:00Z; at most a year from now")
-	flags.StringVar(&f.file, "file", "", "write the token to this new `FILE`, which only you can read, instead of printing it")
+	flags.StringArrayVar(&f.groups, "group", nil, "a `GROUP` of the client, which the configuration must have; may be repeated")
+	flags.StringArrayVar(&f.servers, "server", nil, "a `SERVER` that the client may use, at /mcp/SERVER; may be repeated (default: all)")
+	flags.StringVar(&f.expires, "expires", defaultTokenLife, expiresHelp)
+	flags.StringVar(&f.file, "file", "", "write the token to this new `FILE`, which only you can read")
 	flags.StringVar(&f.id, "id", "", "the `ID` of the token (default: AGENT and 6 random letters and digits)")
 	flags.StringVar(&f.subject, "subject", "", "the `SUBJECT` in rules, limits and records (default: the ID)")
 	flags.StringVar(&f.tenant, "tenant", "default", "the `TENANT` of the client")
@@ -185,7 +185,7 @@ func newTokenID(agent string) string {
 	return name[:min(len(name), maxAgent)] + "-" + strings.ToLower(rand.Text()[:6])
 }
 
-// parseExpiry parses an RFC 3339 time in the future, or a duration from now. The duration has Go's format, or is a number
+// parseExpiry parses an RFC 3339 time in the future, or a duration from now. A duration has Go's format, or is a number
 // of days such as 30d.
 func parseExpiry(text string, now time.Time) (time.Time, error) {
 	at, err := time.Parse(time.RFC3339, text)
@@ -216,7 +216,7 @@ type createdToken struct {
 	// Secret is empty if the token was written to File.
 	Secret string `json:"secret,omitzero"`
 	File   string `json:"file,omitzero"`
-	// OldExpires is the time at which the replaced text ends. It is zero if the token is new.
+	// OldExpires is when the replaced text becomes invalid. It is zero if the token is new.
 	OldExpires time.Time `json:"oldExpires,omitzero"`
 	// UnconfirmedReplicas is the number of replicas of the identity role that have not confirmed the rotation of the
 	// token. It is -1 if the number is unknown.
@@ -273,10 +273,9 @@ func (t *tool) rotateToken() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rotate ID",
 		Short: "Replace the text of a token, and print the new text once",
-		Long: `Replace the text of a token. The ID, the rights and the age of the token stay the same. The old
-text stays valid for --overlap, so that you can change the client's configuration without a failed
-call. With --overlap 0s, the old text ends at once, and so do earlier texts. The new text is
-printed once, on standard output, or written to a new file.`,
+		Long: `Replace the text of a token, and print the new text once or write it to a new file. The ID,
+rights and age stay the same. The old text stays valid for --overlap. With 0s, all earlier texts
+end at once.`,
 		Example:           "  " + t.self + " token rotate cursor-x7k2p9 --overlap 1h --file cursor.token",
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeToken,
@@ -298,13 +297,13 @@ printed once, on standard output, or written to a new file.`,
 		},
 	}
 	flags := c.Flags()
-	flags.DurationVar(&overlap, "overlap", 24*time.Hour, "how long the old text stays valid: at most 168h")
-	flags.StringVar(&expires, "expires", "", "when the token expires: a duration such as 12h or 30d, or a time; at most a year from now (default: the token is valid for as long as before, from now)")
-	flags.StringVar(&file, "file", "", "write the token to this new `FILE`, which only you can read, instead of printing it")
+	flags.DurationVar(&overlap, "overlap", 24*time.Hour, "how long the old text stays valid, at most 168h")
+	flags.StringVar(&expires, "expires", "", expiresHelp+" (default: as long from now as before)")
+	flags.StringVar(&file, "file", "", "write the token to this new `FILE`, which only you can read")
 	return c
 }
 
-// reissueToken replaces the text of a token, and prints it or writes it to a new file, as issueToken does.
+// reissueToken replaces the text of a token. Like issueToken, it prints the new text or writes it to a new file.
 func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.RotateTokenRequest, path string) error {
 	file, err := createTokenFile(path)
 	if err != nil {
@@ -356,9 +355,9 @@ func (t *tool) listTokens() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the tokens, with their agents, people, expiry and last use",
-		Long: `List the valid tokens, including tokens of the configuration and sessions of people, but never
-the secrets. PERSON is the person who holds the token, or for whom the agent works. The last use
-is exact to about a minute, and is not recorded for tokens of the configuration.`,
+		Long: `List the valid tokens, including tokens of the configuration and sessions of people, without the
+secrets. PERSON holds the token, or is the person for whom the agent works. The last use is
+exact to about a minute, and unknown for tokens of the configuration.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return t.withIdentity(c.Context(), func(ctx context.Context, client identityv1.IdentityServiceClient) error {
@@ -434,10 +433,9 @@ func (t *tool) revokeToken() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke (ID | --agent NAME)",
 		Short: "Revoke a token, or all tokens of an agent, immediately",
-		Long: `Revoke a token, or with --agent all tokens of an agent. When the command has ended, no gateway
-accepts the tokens. Calls that were sent before the revocation end normally. Later calls are
-refused, and the answer says that the token was revoked. To revoke a token of the configuration,
-remove it from the configuration file; this also needs no restart.`,
+		Long: `Revoke a token, or all tokens of an agent. When the command has ended, no gateway accepts them.
+Calls that were already sent end normally. To revoke a token of the configuration, remove it
+from the file; no restart is necessary.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeToken,
 		RunE: func(c *cobra.Command, given []string) error {

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// readToolUses reads the journal's records of calls to a server's tools since the given time. It returns, by the name
-// of the tool, how the tool has been used. If the parameter since is nil, it reads the whole journal. It reports its
-// progress on standard error every two seconds.
+// readToolUses reads the journal's records of calls to a server's tools since the given time, or all records if the
+// time is nil. It maps the name of each tool to the use of the tool. It reports its progress on standard error every
+// two seconds.
 func (t *tool) readToolUses(ctx context.Context, server string, since *timestamppb.Timestamp) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {
@@ -54,7 +54,7 @@ type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent contains, by session, the times of the calls within one minute of the call that was added last. As for
+	// recent maps each session to the times of its calls within one minute of the call that was added last. As for
 	// limits, a call counts for the session of its caller, and for the session of each principal in the caller's
 	// delegation chain.
 	recent map[string][]time.Time

@@ -23,10 +23,9 @@ func (t *tool) tools() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tools [SERVER]",
 		Short: "List the tools that the agent may see",
-		Long: `List the tools that the agent may see, of one server or of all servers. If a server returns
-no list, the command prints its name on standard error, prints the tools of the other servers,
-and exits with 1. It also prints the names of servers that policy hides from the agent, which
-is not a failure.`,
+		Long: `List the tools that the agent may see, of one server or of all. On standard error, the command
+names the servers that return no list, and exits with 1 if there are any, and the servers that
+policy hides from the agent.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {
@@ -64,7 +63,7 @@ func (t *tool) listToolsOfServers(ctx context.Context, servers []string) []serve
 	var group errgroup.Group
 	group.SetLimit(maxConcurrentChecks)
 	for i, server := range servers {
-		own := *t // each goroutine records the target of its request
+		own := *t // a copy, because each goroutine records the target of its request
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
@@ -192,7 +191,7 @@ func (t *tool) completeServer(c *cobra.Command, given []string, _ string) ([]str
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	_ = t.checkFlags(c, nil) // invalid flags must not fail a completion
+	_ = t.checkFlags(c, nil) // errors in flags are ignored, so that the completion still works
 	names, err := t.serverNames(c.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

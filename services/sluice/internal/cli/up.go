@@ -29,7 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// startTimeout is the maximum time to wait until every mesh service is ready.
+// startTimeout limits how long the program waits until every mesh service is ready.
 const startTimeout = 40 * time.Second
 
 const demoName = "demo"
@@ -40,14 +40,12 @@ func (t *tool) up() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
-		Long: `Run all services of the mesh in one process. Without a configuration, up runs a small demo
-server under a starter policy, and creates tokens for an agent and an operator in the data
-folder.
+		Long: `Run all services of the mesh in one process. Without a configuration, up runs a demo server
+under a starter policy, and creates tokens for an agent and an operator in the data folder.
 
-Without --config, up uses the file sluice.yaml in the working folder, if only its user can write
-the file and the folder. Before up uses the file, it shows the programs, addresses and names of
-secrets in the file and asks you to agree, once for each content of the file. Without a
-terminal, specify the file with --config. Only up and config check look for this file.`,
+Without --config, up uses sluice.yaml in the working folder, if only you can write the file and
+the folder. It shows what the file would start and use, and asks you to agree, once for each
+content. Without a terminal, set --config.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
@@ -81,13 +79,13 @@ terminal, specify the file with --config. Only up and config check look for this
 	}
 	c.Flags().StringVar(&listen, "listen", "", "the address of MCP (default 127.0.0.1:8080)")
 	c.Flags().StringVar(&grpc, "grpc", "", "the address of gRPC (default 127.0.0.1:9090)")
-	c.Flags().BoolVar(&idle.onDemand, "on-demand", false, "end when no client has been connected for a while, and all approvals have ended")
-	c.Flags().DurationVar(&idle.after, "idle", defaultIdle, "with --on-demand, the time without clients after which the mesh ends")
+	c.Flags().BoolVar(&idle.onDemand, "on-demand", false, "end after --idle without clients, if all approvals have ended")
+	c.Flags().DurationVar(&idle.after, "idle", defaultIdle, "with --on-demand, the time without clients")
 	c.Flags().StringVar(&level, "log-level", "", "the lowest level that is logged: debug, info, warn or error (default info)")
 	return c
 }
 
-// idleFlags contains the flags that determine whether the mesh exits when it has been idle, and after what time.
+// idleFlags contains the flags that determine whether the mesh exits when it is idle, and after which time.
 type idleFlags struct {
 	onDemand bool
 	after    time.Duration
@@ -115,7 +113,7 @@ func (i idleFlags) openData(ctx context.Context, data string) (*datadir.Dir, err
 func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, found addresses, idle idleFlags) (err error) {
 	app.Tune()
 	log := app.NewLog(t.errOut, "sluice", true, f.LogLevel())
-	held, err := idle.openData(ctx, f.Path(f.Data)) // before any file is created in it
+	held, err := idle.openData(ctx, f.Path(f.Data)) // lock the directory before any file is created in it
 	if err != nil {
 		return err
 	}
@@ -197,7 +195,7 @@ func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, i
 const stopReportInterval = 5 * time.Second
 
 // reportStopping waits until ctx is done. It then prints, on standard error, the requests for which the mesh waits
-// before it stops. It prints them again whenever they change, until the channel ended is closed.
+// before it stops. It prints them again whenever they change, until the given channel is closed.
 func (t *tool) reportStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
 	case <-ended:

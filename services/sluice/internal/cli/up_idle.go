@@ -8,16 +8,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// defaultIdle is the time without connections after which a mesh exits if a client has started it.
+// defaultIdle is how long a mesh that a client started stays without connections before it exits.
 const defaultIdle = 30 * time.Minute
 
-// waitIdle waits until no client has been connected for the time in the parameter idle and no work is pending. If ctx
-// is done first, it returns false.
+// waitIdle waits until no client has been connected for the given time and no work is pending. If ctx is done first, it
+// returns false.
 //
-// The function busy describes the pending work.
+// The given function describes the pending work.
 func waitIdle(ctx context.Context, busy func(context.Context) (string, error), connections *sluice.Connections, idle time.Duration, log *slog.Logger) bool {
 	connections.Begin()
-	const checks = 10 // in each idle time
+	const checks = 10 // the number of checks in each idle period
 	tick := time.NewTicker(max(idle/checks, time.Millisecond))
 	defer tick.Stop()
 	for {

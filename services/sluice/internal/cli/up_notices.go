@@ -26,9 +26,9 @@ func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup add
 	if !bell && !desktop {
 		return
 	}
-	lookup.mcp = f.Listen // not used by the commands in notices
+	lookup.mcp = f.Listen // the commands in notices do not use the address of MCP
 	if isFreePort(lookup.grpc) {
-		lookup.grpc = f.GRPC // commands find the address of the mesh that runs
+		lookup.grpc = f.GRPC // commands find the address of the running mesh themselves
 	}
 	var screen notices.Desktop
 	level := slog.LevelDebug // the desktop is optional unless the user has configured it
@@ -52,8 +52,8 @@ func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup add
 	})
 }
 
-// showsOnDesktop reports whether notices appear on the desktop. Unless this is configured, only the notices of the
-// person's own mesh do.
+// showsOnDesktop reports whether notices appear on the desktop. If this is not configured, only notices of the person's
+// own mesh appear there.
 func showsOnDesktop(f *config.File) bool {
 	if on := f.Approvals.Notify.Desktop; on != nil {
 		return *on
@@ -62,8 +62,8 @@ func showsOnDesktop(f *config.File) bool {
 	return err == nil && f.Name() != "" && absolutePath(f.Name()) == paths.Config
 }
 
-// pendingNotice returns a sentence about pending approvals, with the command that prints them. The parameter program is
-// the beginning of this command. The sentence contains nothing that comes from an agent or a server.
+// pendingNotice returns a sentence about pending approvals, with the command that prints them. The command begins with
+// the given program. The sentence contains nothing that comes from an agent or a server.
 func pendingNotice(program string, p approval.Pending) string {
 	if p.Total == 1 {
 		return fmt.Sprintf("1 call waits for approval: `%s approvals show %s`", program, p.Newest)

@@ -35,7 +35,7 @@ func Variables() []string {
 type Client struct {
 	// ID identifies the client in commands. It consists of lower-case letters and hyphens.
 	ID string
-	// Name is the name of the client that people see.
+	// Name is the name of the client that people see, such as Claude Code.
 	Name   string
 	Limits Limits
 	// HTTP is true if the client can connect to a server with Streamable HTTP.
@@ -43,13 +43,14 @@ type Client struct {
 
 	dialect dialect
 	user    func(System) []string
-	// project contains the paths of the files in a project, with slashes. A path may end with a pattern such as *.yaml.
+	// project contains the slash-separated paths of the client's files in a project, relative to the project's
+	// directory. A path may end with a pattern such as *.yaml.
 	project []string
 }
 
 // Limits contains the limits of a client. A limit is 0 if it is not known.
 type Limits struct {
-	// Tools is the maximum total number of tools of all servers.
+	// Tools limits how many tools all servers may have together.
 	Tools int
 	// ToolName is the maximum length of a tool's name, including the prefixes that the client adds.
 	ToolName int
@@ -70,7 +71,7 @@ const (
 // String returns the name of the scope.
 func (s Scope) String() string { return [...]string{"user", "local", "project"}[s] }
 
-// A File is a configuration file of a client. It may not exist.
+// A File is a configuration file of a client. The file need not exist.
 type File struct {
 	Client Client
 	// Path is the path of the file. If Pattern is true, the last element of the path is a pattern for filepath.Match.
@@ -94,8 +95,8 @@ func Find(id string) (Client, bool) {
 	return all[at], true
 }
 
-// Files returns the configuration files of a client. It returns the user's files, and the files in the directory
-// project if that is not empty. If a client does not store its configuration in files, Files returns none.
+// Files returns the configuration files of a client. It returns the user's files and, if the project directory is not
+// empty, the project's files. It returns nil if the client does not store its configuration in files.
 func (c Client) Files(sys System, project string) []File {
 	var out []File
 	if c.user != nil {

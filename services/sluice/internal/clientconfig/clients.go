@@ -14,7 +14,7 @@ func Clients() []Client {
 	}
 }
 
-// jsonDialect returns the dialect that most clients use.
+// jsonDialect returns the dialect that most clients use, with the given path of the map of servers.
 func jsonDialect(container ...string) dialect {
 	return dialect{
 		layout: configedit.Layout{Format: configedit.JSON}, containers: [][]string{container},
@@ -46,7 +46,7 @@ func claudeDesktop() Client {
 		user: func(s System) []string {
 			const name = "claude_desktop_config.json"
 			paths := []string{s.appData("Claude", name)}
-			if s.OS == "windows" { // the installation as an MSIX package has its own copy of APPDATA
+			if s.OS == "windows" { // an installation from an MSIX package has its own copy of APPDATA
 				local := s.env("LOCALAPPDATA", s.home("AppData", "Local"))
 				paths = append(paths, s.join(local, "Packages", "Claude_pzs8sxrjxfjjc", "LocalCache", "Roaming", "Claude", name))
 			}
@@ -70,8 +70,8 @@ func cline() Client {
 			data := s.env("CLINE_DATA_DIR", s.home(".cline", "data"))
 			return []string{
 				s.env("CLINE_MCP_SETTINGS_PATH", s.join(data, "settings", name)),
-				// These are the paths that earlier versions of the extension used. These versions did not yet share
-				// their file with the command line.
+				// Earlier versions of the extension used this path, because they did not yet share their file with the
+				// command line.
 				s.appData("Code", "User", "globalStorage", "saoudrizwan.claude-dev", "settings", name),
 			}
 		},

@@ -16,8 +16,8 @@ type dialect struct {
 	// containers contains the paths of the maps or lists that contain entries. New entries are added to the first of
 	// them.
 	containers [][]string
-	// projects is the key of a map in the user's file. The map's keys are the directories of projects. Its values
-	// contain the entries that the user has set only for that project.
+	// projects is the key of a map in the user's file. Each key of this map is the directory of a project, and its
+	// value contains the entries that are used only in this project.
 	projects string
 
 	// name is the key of a member that repeats the entry's name.
@@ -25,14 +25,14 @@ type dialect struct {
 	typeKey, command, args, env, cwd, url, headers string
 	// commandHasArgs is true if the command is a list that includes the arguments.
 	commandHasArgs bool
-	// headersIn is the key of the map that contains the headers.
+	// headersIn is the key of the map that contains the headers. It is empty if the entry itself contains them.
 	headersIn string
 	// otherURL is a second key that may contain the URL.
 	otherURL string
 	// otherType is a second key that may contain the type. It is used if the first key is missing.
 	otherType string
-	// disabled is a key that has the value true in disabled entries. The field enabled is a key that has the value
-	// false in disabled entries.
+	// disabled is the key of a boolean that is true in entries that the client does not use. The field enabled is the
+	// key of a boolean that is false in these entries.
 	disabled, enabled string
 
 	// stdioType and httpType are the types that new entries get. If they are empty, new entries have no type.
@@ -42,18 +42,19 @@ type dialect struct {
 	bareURL Transport
 	// builtinTypes lists the types of entries that are part of the client itself.
 	builtinTypes []string
-	// unsupported maps keys to reasons. If an entry has such a key, `init` leaves the entry as it is, for this reason.
+	// unsupported maps each key that Sluice does not support to the reason. `init` does not change an entry that has
+	// such a key.
 	unsupported map[string]string
 	// added contains the members that a new entry must have in addition to the members that describe the server.
 	added configedit.Object
 
 	variables syntax
 	// variableKeys lists keys whose value is the name of an environment variable. variableLists lists keys whose value
-	// is a list of such names. variableMaps lists keys whose value is a map to such names.
+	// is a list of such names. variableMaps lists keys whose value is a map that has such names as values.
 	variableKeys, variableLists, variableMaps []string
 }
 
-// A syntax describes how strings refer to variables. With the zero value, strings contain no references.
+// A syntax describes how strings refer to variables. The zero value matches no references.
 type syntax struct {
 	// env matches a reference to an environment variable of the client. The first group that is not empty is the name
 	// of the variable.
@@ -70,7 +71,7 @@ var (
 		env:   regexp.MustCompile(`\$\{(\w+)(?::-[^}]*)?\}|\$([A-Za-z_]\w*)|%([A-Za-z_]\w*)%`),
 		other: regexp.MustCompile(`\$\{[^}]*\}`),
 	}
-	// envBraces is ${env:V}.
+	// envBraces matches the reference ${env:V}.
 	envBraces = syntax{env: regexp.MustCompile(`\$\{env:(\w+)\}`), other: regexp.MustCompile(`\$\{[^}]*\}`)}
 	// openCodeBraces matches the references {env:V} and {file:PATH}.
 	openCodeBraces = syntax{env: regexp.MustCompile(`\{env:(\w+)\}`), other: regexp.MustCompile(`\{file:[^}]*\}`)}
@@ -81,8 +82,8 @@ var (
 // projectVariables matches the names of variables that the client sets to the directory of the project.
 var projectVariables = regexp.MustCompile(`(?i)workspace|project_?(dir|root)`)
 
-// references returns the names of the environment variables to which a value refers. If the value has a reference that
-// only the client can resolve, reason is not empty.
+// references returns the names of the environment variables to which a value refers. If the value contains a reference
+// that only the client can resolve, references returns a reason instead.
 func (s syntax) references(value string) (names []string, reason string) {
 	if s.env != nil {
 		for _, groups := range s.env.FindAllStringSubmatch(value, -1) {

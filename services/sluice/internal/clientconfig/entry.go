@@ -48,8 +48,9 @@ type Entry struct {
 	Disabled bool
 	// Variables contains the names of the client's environment variables to which the entry refers, sorted.
 	Variables []string
-	// NamesSluice is true if the entry starts `stdio` of a program whose name begins with sluice. This program need not
-	// be Sluice. Relay contains the arguments, or is nil if Sluice does not write such arguments.
+	// NamesSluice is true if the entry runs the command `stdio` of a program whose name begins with sluice. This
+	// program need not be Sluice. Relay contains the arguments of the command. It is nil if they differ from what
+	// Sluice writes.
 	NamesSluice bool
 	Relay       *Relay
 	// Wrapped is true if the entry reaches its server through the mesh. If Wrapped is false although NamesSluice is
@@ -57,13 +58,13 @@ type Entry struct {
 	// program and which mesh are in use.
 	Wrapped bool
 	Fault   string
-	// Reason is the reason why the entry can't be changed to start `sluice stdio`, and a solution. It is empty if the
-	// entry can be changed.
+	// Reason explains why the entry can't be changed to start `sluice stdio`, and how to correct this. It is empty if
+	// the entry can be changed.
 	Reason string
 
 	kept   configedit.Object
 	syntax syntax
-	// passed contains the variables and headers whose values the entry takes from the environment of the client.
+	// passed contains the variables and headers whose values the entry takes from the client's environment.
 	passed []passed
 }
 
@@ -88,7 +89,7 @@ func (f File) Entries(data []byte) ([]Entry, error) {
 	return out, nil
 }
 
-// Projects returns the directories of the projects that a user's file names. It returns nil if the file can't be parsed.
+// Projects returns the directories of the projects that a user's file names, or nil if the file can't be parsed.
 func (f File) Projects(data []byte) []string {
 	d := f.Client.dialect
 	if f.Scope != User || d.projects == "" {
@@ -105,8 +106,8 @@ func (f File) Projects(data []byte) []string {
 	return out
 }
 
-// entries returns the entries of one container. The parameter n is a value in the file, path is the path of n, and
-// container is the path of the container within n.
+// entries returns the entries of one container below a node. The given path is the path of the node in the file, and
+// the path of the container starts at the node.
 func (f File) entries(n *configedit.Node, path, container []string, scope Scope, project string) []Entry {
 	d := f.Client.dialect
 	at := slices.Concat(path, container)
@@ -146,7 +147,7 @@ func readEntry(d dialect, n *configedit.Node, e Entry) Entry {
 }
 
 // A reader reads one entry. If there are several reasons why the entry can't be changed to start `sluice stdio`, the
-// reader keeps the first reason.
+// reader stores only the first reason.
 type reader struct {
 	dialect dialect
 	node    *configedit.Node
@@ -190,8 +191,8 @@ func (r *reader) read() {
 	e.SetRelay()
 }
 
-// readCommand reads the command and its arguments. It also reads the form {path, args, env}, which earlier versions of
-// Zed used.
+// readCommand reads the command and its arguments. It refuses a command that is a map of path, args and env, which
+// earlier versions of Zed wrote.
 func (r *reader) readCommand() {
 	d, e := r.dialect, &r.entry
 	switch command := r.node.Get(d.command); {
@@ -304,13 +305,13 @@ func isDotPath(arg string) bool {
 	return first == "." || first == ".."
 }
 
-// isAbsolute reports whether a path is absolute on any operating system. A path that begins with a variable or with the
-// home directory counts as absolute.
+// isAbsolute reports whether a path is absolute on at least one operating system. A path that begins with a variable or
+// with the home directory counts as absolute.
 func isAbsolute(p string) bool {
 	return strings.ContainsAny(p[:1], `/\~$%{`) || len(p) > 1 && p[1] == ':'
 }
 
-// readKept collects the members that only concern the client, such as a timeout or the list of tools that need no
+// readKept collects the members that concern only the client, such as a timeout or the list of tools that need no
 // confirmation.
 func (r *reader) readKept() {
 	keys := r.dialect.transportKeys()

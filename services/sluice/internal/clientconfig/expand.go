@@ -4,14 +4,14 @@ import (
 	"strings"
 )
 
-// passed is an environment variable or a header whose value is a variable of the client's environment.
+// passed is an environment variable or a header whose value comes from a variable in the client's environment.
 type passed struct {
 	name, prefix, variable string
 	header                 bool
 }
 
-// Expand returns a value of the entry in which each reference is replaced with the value of the environment variable.
-// The result missing contains the names of variables that have no value and no default.
+// Expand replaces each reference in a value of the entry with the value of the environment variable. It also returns
+// the names of variables that have neither a value nor a default.
 func (e Entry) Expand(value string, getenv func(string) string) (expanded string, missing []string) {
 	if e.syntax.env == nil {
 		return value, nil
@@ -31,7 +31,7 @@ func (e Entry) Expand(value string, getenv func(string) string) (expanded string
 }
 
 // Settings returns the environment variables and the headers of the entry, with the values that the client would use.
-// The result missing contains the names of variables that have no value and no default.
+// It also returns the names of variables that have neither a value nor a default.
 func (e Entry) Settings(getenv func(string) string) (env, headers []Pair, missing []string) {
 	expand := func(pairs []Pair) []Pair {
 		var out []Pair

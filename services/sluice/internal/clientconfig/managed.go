@@ -14,11 +14,12 @@ type Managed struct {
 	// Path is the path at which the client reads the file.
 	Path    string
 	Content []byte
-	// Limits describes what the file does not prevent. It is empty if the client can't use any other servers.
+	// Limits describes how users can bypass the file. It is empty if the client can't use any servers other than those
+	// in the file.
 	Limits string
 }
 
-// managedDirs contains the directories of the administrators' files, by client and by [runtime.GOOS].
+// managedDirs maps the ID of a client and a [runtime.GOOS] to the directory of the administrator's file.
 var managedDirs = map[string]map[string]string{
 	"claude-code": {"linux": "/etc/claude-code", "darwin": "/Library/Application Support/ClaudeCode", "windows": `C:\Program Files\ClaudeCode`},
 	"codex":       {"linux": "/etc/codex", "darwin": "/etc/codex"},
@@ -28,10 +29,10 @@ var managedDirs = map[string]map[string]string{
 // ManagedClients returns the sorted IDs of the clients for which an administrator's file exists.
 func ManagedClients() []string { return []string{"claude-code", "codex", "gemini"} }
 
-// Managed returns the administrator's settings file that restricts a client to those of the entries that go through the
-// mesh. The entries must belong to this client. Managed ignores entries that do not go through the mesh. The parameter
-// program is the path of the program that the file allows. Managed returns an error if the client has no such file on
-// the system, or if no entry goes through the mesh.
+// Managed returns the administrator's settings file that restricts a client to the given entries. The entries must
+// belong to this client. Managed omits entries that are disabled, belong to a project, or do not go through the mesh.
+// The file allows only the program with the given path. Managed returns an error if Sluice knows no such file of the
+// client on the system, or if no entry remains.
 func (c Client) Managed(goos, program string, entries []Entry) (Managed, error) {
 	dir, ok := managedDirs[c.ID][goos]
 	if !ok {
@@ -75,8 +76,8 @@ func joinFor(goos, dir, name string) string {
 	return dir + "/" + name
 }
 
-// managedJSON returns a settings file with the key mcpServers. If the parameter allowed is true, the file also lists
-// the names of the servers, because the client merges this file with the user's files.
+// managedJSON returns a settings file with the key mcpServers. If allowed is true, the file also lists the names of the
+// servers, because the client merges this file with the user's files.
 func managedJSON(entries []Entry, allowed bool) ([]byte, error) {
 	type server struct {
 		Command string   `json:"command"`

@@ -7,13 +7,13 @@ import (
 )
 
 // IsConnection reports whether a member of an entry describes the connection to the server, such as its command. All
-// other members only concern the client.
+// other members concern only the client.
 func (c Client) IsConnection(member string) bool {
 	return member != "" && slices.Contains(c.dialect.transportKeys(), member)
 }
 
-// IsDefault reports whether a member of an entry that starts a program has the same value that clients use if the
-// member is missing. Clients add such members when they save their files.
+// IsDefault reports whether a member of an entry that starts a program has the value that clients assume if the member
+// is missing. Clients add such members when they save their files.
 func (c Client) IsDefault(member string, n *configedit.Node) bool {
 	d := c.dialect
 	switch {
@@ -30,7 +30,7 @@ func (c Client) IsDefault(member string, n *configedit.Node) bool {
 	}
 }
 
-// ReadEntry reads the value of an entry with the given name. The returned entry has no path.
+// ReadEntry parses the value of an entry with the given name. The returned entry has no path.
 func (c Client) ReadEntry(name string, n *configedit.Node) Entry {
 	return readEntry(c.dialect, n, Entry{Name: name})
 }

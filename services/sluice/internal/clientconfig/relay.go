@@ -9,7 +9,7 @@ import (
 type Relay struct {
 	// Server is the name of the server behind the mesh, or empty for all servers.
 	Server string
-	// As is the name of the client whose token is used.
+	// As is the name of the client whose token the relay uses.
 	As string
 	// URL is the URL of a remote mesh, or empty for the person's own mesh.
 	URL string
@@ -34,8 +34,8 @@ func (r Relay) Args() []string {
 	return args
 }
 
-// parseRelay parses the arguments of an entry. It returns nil unless [Relay.Args] could have returned these arguments,
-// in any order.
+// parseRelay parses the arguments of an entry. It returns nil if [Relay.Args] never returns these arguments in any
+// order.
 func parseRelay(args []string) *Relay {
 	if len(args) == 0 || args[0] != "stdio" {
 		return nil
@@ -48,7 +48,7 @@ func parseRelay(args []string) *Relay {
 			return nil
 		}
 		*value = rest[1]
-		delete(values, rest[0]) // no flag has two values
+		delete(values, rest[0]) // a flag may occur only once
 	}
 	if r.As == "" || r.URL != "" && r.Config != "" {
 		return nil
@@ -59,7 +59,7 @@ func parseRelay(args []string) *Relay {
 // SetRelay sets NamesSluice and Relay. It derives them from the command and the arguments.
 func (e *Entry) SetRelay() {
 	base := path.Base(strings.ReplaceAll(e.Command, `\`, "/"))
-	named := strings.HasPrefix(strings.ToLower(base), "sluice") // also sluice.exe, and sluice-linux-amd64
+	named := strings.HasPrefix(strings.ToLower(base), "sluice") // for example sluice.exe and sluice-linux-amd64
 	if e.NamesSluice = named && len(e.Args) > 0 && e.Args[0] == "stdio"; e.NamesSluice {
 		e.Relay = parseRelay(e.Args)
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A timeoutKey is the name and the unit of the setting for the timeout of calls in a server's entry.
+// A timeoutKey describes the member of a server's entry that sets the timeout of calls.
 type timeoutKey struct {
 	name string
 	unit time.Duration
 }
 
-// timeoutKeys contains the clients whose entries may set a timeout. See SOURCES.md for the sources.
+// timeoutKeys maps the IDs of clients to the members that set a timeout. Entries of other clients can't set a timeout.
+// See SOURCES.md for the sources.
 var timeoutKeys = map[string]timeoutKey{
 	"claude-code": {"timeout", time.Millisecond},
 	"cline":       {"timeout", time.Second},
@@ -26,11 +27,12 @@ var timeoutKeys = map[string]timeoutKey{
 	"zed":         {"timeout", time.Second},
 }
 
-// maxSetTimeout limits the timeouts that are read, so that multiplying them by the unit can't overflow.
+// maxSetTimeout is the maximum timeout that is read from an entry. It prevents an overflow when the timeout is
+// multiplied by the unit.
 const maxSetTimeout = 1e6 * time.Hour
 
-// CallTimeout returns the time after which the client gives up on a call to the server of an entry. It returns 0 if the
-// time is not known.
+// CallTimeout returns how long the client waits for the result of a call to the server of an entry. It returns 0 if
+// this is not known.
 func (c Client) CallTimeout(e Entry) time.Duration {
 	key, ok := timeoutKeys[c.ID]
 	at := slices.IndexFunc(e.kept, func(m configedit.Field) bool { return ok && m.Name == key.name })
@@ -48,8 +50,8 @@ func (c Client) CallTimeout(e Entry) time.Duration {
 	return time.Duration(value * float64(key.unit))
 }
 
-// TimeoutMember returns the member that sets the timeout of calls in an entry, with its value, such as "timeout = 60".
-// It returns "" if entries of the client have no such member.
+// TimeoutMember returns the member that sets the timeout of calls in an entry to the given value, such as "timeout =
+// 60". It returns "" if entries of the client have no such member.
 func (c Client) TimeoutMember(timeout time.Duration) string {
 	key, ok := timeoutKeys[c.ID]
 	if !ok {
@@ -58,5 +60,6 @@ func (c Client) TimeoutMember(timeout time.Duration) string {
 	return fmt.Sprintf("%s = %d", key.name, (timeout+key.unit-1)/key.unit)
 }
 
-// ProgressExtendsCalls reports whether progress notifications from the server make the client wait longer for a call.
+// ProgressExtendsCalls reports whether progress notifications from the server make the client wait longer for the
+// result of a call.
 func (c Client) ProgressExtendsCalls() bool { return c.ID == "opencode" }

@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// StdioEdit returns the edit that makes an entry start a program. If the parameter old is not nil, the edit replaces
-// this entry, and keeps the entry's members that concern only the client. If the parameter old is nil, the edit adds an
-// entry with the given name in the scope of the file.
+// StdioEdit returns the edit that makes an entry start a program. If an old entry is given, the edit replaces this
+// entry, and keeps its members that concern only the client. If old is nil, the edit adds an entry with the given name
+// in the scope of the file.
 func (f File) StdioEdit(name string, old *Entry, command string, args []string) configedit.Edit {
 	d := f.Client.dialect
 	server := configedit.Object{}
@@ -50,15 +50,16 @@ func (f File) HTTPEdit(name string, old *Entry, url string, headers []Pair) (con
 	return f.edit(name, old, server), true
 }
 
-// edit returns an edit with the members that describe a server. If the parameter old is nil, the edit also contains the
-// members that every new entry needs. Otherwise it also contains the old entry's members that concern only the client.
+// edit returns an edit with the members that describe a server. If an old entry is given, the edit also contains the
+// old entry's members that concern only the client. If old is nil, the edit also contains the members that every new
+// entry needs.
 func (f File) edit(name string, old *Entry, server configedit.Object) configedit.Edit {
 	d := f.Client.dialect
 	at, rest := slices.Concat(d.containers[0], []string{name}), slices.Clone(d.added)
 	if old != nil {
 		at, rest = old.Path, old.kept
 	}
-	if nameKey := d.name + d.layout.NameKey; nameKey != "" { // a client has at most one of them
+	if nameKey := d.name + d.layout.NameKey; nameKey != "" { // at most one of the two keys is not empty
 		value := any(name)
 		if i := slices.IndexFunc(rest, func(m configedit.Field) bool { return m.Name == nameKey }); i >= 0 {
 			value, rest = rest[i].Value, slices.Delete(slices.Clone(rest), i, i+1)

@@ -13,11 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// settle is the time after which Sluice reads a changed file again. The client may have rewritten the file meanwhile.
+// settle is how long Sluice waits before it reads a changed file again, because the client may overwrite the file
+// meanwhile.
 const (
 	settle = 2 * time.Second
-	// settleEmpty is the minimum time before an empty or missing file is read again, because a client may be writing
-	// it.
+	// settleEmpty is the minimum time that Sluice waits before it reads an empty or missing file again, because a
+	// client may be writing the file.
 	settleEmpty = 500 * time.Millisecond
 )
 
@@ -31,11 +32,10 @@ type Change struct {
 	change *configedit.Change
 }
 
-// A Rewrite returns the command that the entry of a client uses to reach a server through the mesh.
+// A Rewrite returns the command that a client's entry runs to reach a server through the mesh.
 type Rewrite func(f clientconfig.File, server string) (command string, args []string)
 
-// Changes returns the changes to the clients' files. If a file can't be edited, its entries are moved to p.Left, which
-// contains the entries that stay as they are.
+// Changes returns the changes to the clients' files. If a file can't be edited, its entries are moved to p.Left.
 func (p *Plan) Changes(to Rewrite) []Change {
 	var out []Change
 	var wraps []Wrap
@@ -73,7 +73,7 @@ func (p *Plan) Changes(to Rewrite) []Change {
 }
 
 // Write first records the change in the state, and then changes the client's file. It encrypts the original entries
-// with key, because they may contain secrets. If another program has changed the file meanwhile, the error is
+// with the key, because they may contain secrets. If another program has changed the file meanwhile, the error is
 // [atomicfile.ErrChanged].
 func (c Change) Write(ctx context.Context, s *State, key []byte) error {
 	manifest, err := c.change.Manifest()

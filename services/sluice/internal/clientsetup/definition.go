@@ -27,7 +27,7 @@ type Definition struct {
 	Command []string
 	// Dir is the working directory. If it is empty, the server gets a private directory.
 	Dir string
-	// HomeEntries contains the files and directories in HOME that the program probably needs to log in. It is needed
+	// HomeEntries contains the files and directories in HOME that the program probably needs to log in. They are needed
 	// because a server that the mesh starts has a private HOME. The entries are derived from Command, and are not used
 	// to identify a server.
 	HomeEntries []string
@@ -45,8 +45,8 @@ type Environment struct {
 	Getenv func(string) string
 }
 
-// define returns the definition of the server that an entry describes. If the mesh can't use the server, reason is not
-// empty.
+// define returns the definition of the server that an entry describes. If the mesh can't run the server, define returns
+// the reason.
 func (v Environment) define(e clientconfig.Entry) (_ Definition, reason string) {
 	if e.Reason != "" {
 		return Definition{}, e.Reason
@@ -91,11 +91,11 @@ func (v Environment) defineProgram(e clientconfig.Entry, env []clientconfig.Pair
 	return d, ""
 }
 
-// publicVariables lists the variables whose values contain no secrets, so that they may be visible in commands.
+// publicVariables lists the variables whose values contain no secrets, so they may be visible in commands.
 var publicVariables = []string{"HOME", "USERPROFILE", "USER", "USERNAME"}
 
-// variableIn returns the name of an environment variable to which the parameter value refers and whose content may be a
-// secret. It returns "" if there is no such variable.
+// variableIn returns the name of an environment variable to which the given value refers, unless the variable is one of
+// publicVariables. It returns "" if there is no such variable.
 func (v Environment) variableIn(e clientconfig.Entry, value string) string {
 	var found string
 	_, _ = e.Expand(value, func(name string) string {
@@ -122,7 +122,7 @@ func (v Environment) expandHome(word string) string {
 // plainHeaders matches the names of headers that contain no secret.
 var plainHeaders = regexp.MustCompile(`(?i)^(accept|accept-language|content-type|user-agent)$`)
 
-// settings converts pairs.
+// settings converts environment variables or headers to settings, sorted by name.
 func settings(pairs []clientconfig.Pair, headers bool) []Setting {
 	var out []Setting
 	for _, p := range pairs {
@@ -132,14 +132,14 @@ func settings(pairs []clientconfig.Pair, headers bool) []Setting {
 	return out
 }
 
-// IsSecret reports whether the value of an environment variable or a header must be stored in the secret store. For a
-// header, this is so unless the header's name is known to be harmless. For a variable, it is so if the name or the
-// value looks like a credential.
+// IsSecret reports whether the value of an environment variable or a header must be stored in the secret store. A
+// header is secret unless its name is known to be harmless. A variable is secret if its name or its value looks like a
+// credential.
 func IsSecret(p clientconfig.Pair, header bool) bool {
 	switch {
 	case p.Value == "":
 		return false
-	case strings.Contains(p.Value, "${"): // the mesh would read it as a reference, but not in a stored secret
+	case strings.Contains(p.Value, "${"): // the mesh would read a reference in the configuration, but does not read one in a stored secret
 		return true
 	case header:
 		return !plainHeaders.MatchString(p.Name)

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// EntryNames returns, sorted, the names that the servers of a mesh would have if the mesh had a server for each entry
-// in the files. It skips entries that are disabled or already go through a mesh.
+// EntryNames returns the sorted names of the servers that a mesh would need to have one server for each entry in the
+// files. It skips entries that are disabled or already go through a mesh.
 func EntryNames(files []Found) []string {
 	var out []string
 	for _, f := range files {
@@ -25,10 +25,10 @@ func EntryNames(files []Found) []string {
 	return slices.Compact(out)
 }
 
-// NewPlanElsewhere plans which entries to replace with servers of a remote mesh. The parameter names contains the names
-// of the servers of this mesh. An entry is replaced with the server that has the same name. If entries have the same
-// name but different definitions, each of them gets a separate server in the plan, because each definition is compared
-// with the server of the mesh.
+// NewPlanElsewhere plans which entries to replace with servers of a remote mesh. It replaces an entry if names, which
+// contains the names of the mesh's servers, contains the entry's name. If entries have the same name but different
+// definitions, each of them gets a separate server in the plan, because each definition is compared with the server of
+// the mesh.
 func NewPlanElsewhere(v Environment, files []Found, names []string) *Plan {
 	p := &Plan{Files: files}
 	p.forEach(func(file int, e clientconfig.Entry) { p.addElsewhere(v, file, e, names) })
@@ -66,7 +66,8 @@ func (p *Plan) freeName(name, client string) string {
 }
 
 // AddElsewhere adds an entry for each server of a remote mesh to the first file of each client. It adds no entry for a
-// server if a file of the client already has an entry with the same name. The function url returns the URL of a server.
+// server if a file of the client already has an entry with the same name. The given function returns the URL of a
+// server.
 func (p *Plan) AddElsewhere(names []string, url func(server string) string) {
 	has := make(map[[2]string]bool)
 	for _, f := range p.Files {
@@ -94,8 +95,8 @@ func (p *Plan) AddElsewhere(names []string, url func(server string) string) {
 	}
 }
 
-// needsThisMachine returns the reason why a server of a mesh on another machine can't replace the server, or "" if no
-// such reason is known. On another machine, a server with the same tools may work with different files.
+// needsThisMachine returns the reason why a server of a mesh on another machine can't replace this server, or "" if no
+// reason is known. For example, a server with the same tools may work with different files on another machine.
 func (d Definition) needsThisMachine() string {
 	const wayOut = "write the entry by hand if the mesh has the same files (`sluice stdio --help`)"
 	if d.Dir != "" {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// RemoveLeftovers removes the temporary files that a killed `init` has left next to changed files of clients. These
+// RemoveLeftovers removes the temporary files that a killed `init` left next to changed files of clients. These
 // temporary files may contain secrets.
 func (s *State) RemoveLeftovers(ctx context.Context) error {
 	done := make(map[string]bool)
@@ -29,7 +29,7 @@ func (s *State) RemoveLeftovers(ctx context.Context) error {
 // temporarySuffix matches what [pki.WriteFile] appends to the name of a temporary file.
 var temporarySuffix = regexp.MustCompile(`^-[0-9]+$`)
 
-// RemoveTemporary removes the temporary files that killed processes have left next to a file of the mesh.
+// RemoveTemporary removes the temporary files that killed processes left next to a file of the mesh.
 func RemoveTemporary(path string) error {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -26,8 +26,8 @@ type MeshFile struct {
 	// References maps the secrets of the servers to the references that the configuration contains instead of the
 	// secrets.
 	References map[SecretKey]string
-	// Until is the time until which the policy of these servers is not enforced but only recorded (mode: observe). The
-	// zero value means that it is enforced.
+	// Until is the time before which the policy for these servers is only recorded and not enforced (mode: observe).
+	// The zero value means that the policy is always enforced.
 	Until time.Time
 	// Observe contains the names of the configured servers that get `mode: observe` until the time in Until.
 	Observe []string
@@ -56,15 +56,15 @@ type MeshEdit struct {
 	// Created is true if the configuration was empty or missing.
 	Created bool
 
-	// NotObserved contains the servers in Observe that can't get `mode: observe`, because their configuration can't be
-	// edited. It maps each of them to the reason.
+	// NotObserved maps each server in Observe whose configuration can't be edited, so that the server does not get
+	// `mode: observe`, to the reason.
 	NotObserved map[string]string
 
 	changes []*configedit.Change
 }
 
-// Edit returns the new content of the configuration. If the parameter old is empty, it creates a configuration. It
-// keeps comments and everything that is already configured.
+// Edit adds to the old content of the configuration, and returns the new content. If there is no old content, Edit
+// creates a configuration. It keeps comments and everything that is already configured.
 func (m MeshFile) Edit(old []byte) ([]byte, error) {
 	e, err := m.Change(old)
 	if err != nil {
@@ -73,7 +73,7 @@ func (m MeshFile) Edit(old []byte) ([]byte, error) {
 	return e.After, nil
 }
 
-// Change is like Edit, but also returns the changes, so that the edit can be undone.
+// Change is like Edit, but also returns the individual changes, so that they can be undone.
 func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
 	e := &MeshEdit{After: old, Created: len(old) == 0, NotObserved: make(map[string]string)}
 	if e.Created {
@@ -107,8 +107,8 @@ func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
 	return e, nil
 }
 
-// observed returns the members that a server's configuration needs so that the policy for it is not enforced but only
-// recorded (mode: observe).
+// observed returns the members of a server's configuration that set `mode: observe`, so that the policy for the server
+// is not enforced but only recorded.
 func (m MeshFile) observed() configedit.Object {
 	return configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
 }
@@ -130,7 +130,7 @@ const operatorName = "operator"
 // tokens returns the edits that add tokens to the configuration, except tokens that it already has.
 func (m MeshFile) tokens(content []byte) []configedit.Edit {
 	has := make(map[string]bool)
-	if root, err := configedit.Parse(yamlLists, content); err == nil { // otherwise the edits fail
+	if root, err := configedit.Parse(yamlLists, content); err == nil { // if the content can't be parsed, the edits fail later
 		for _, e := range root.Entries(yamlLists, "auth", "tokens") {
 			has[e.Name] = true
 		}
@@ -146,8 +146,8 @@ func (m MeshFile) tokens(content []byte) []configedit.Edit {
 	field := func(name, value string) configedit.Field { return configedit.Field{Name: name, Value: value} }
 	add(operatorName, m.Operator, field("subject", m.User), field("role", "operator"))
 	for _, client := range sortedKeys(m.Tokens) {
-		// The token's subject is the client, not the person. The reason is that a caller can never approve its own
-		// calls, but the owner of an agent can.
+		// The token's subject is the client, not the person, because a caller can never approve its own calls, but the
+		// owner of an agent can.
 		add(client, m.Tokens[client], field("subject", client), field("owner", m.User), field("agent", client), field("role", "agent"))
 	}
 	return out
@@ -221,14 +221,14 @@ func Existing(f *config.File, env config.Env) []Server {
 	return out
 }
 
-// allowMethods contains rules for methods that a person uses in a client, such as prompts and resources. Policies
+// allowMethods begins the rules for methods that a person uses in a client, such as prompts and resources. Policies
 // without such rules refuse these methods.
 const allowMethods = `rules:
   # Prompts and resources pass: a person or the client chooses them. Remove a rule to refuse them.
 `
 
-// WithMethods adds rules to a policy document. The rules allow the methods for those capabilities that a server has,
-// such as prompts and resources. In the document, the tools must come last.
+// WithMethods adds rules to a policy document. The rules allow the methods for prompts, resources and completions if
+// the server has these capabilities. The tools must be the last section of the document.
 func WithMethods(document []byte, capabilities jsontext.Value) ([]byte, error) {
 	var has map[string]jsontext.Value
 	if err := json.Unmarshal(capabilities, &has); err != nil {

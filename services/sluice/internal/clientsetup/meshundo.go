@@ -45,7 +45,7 @@ func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
 }
 
 // RecordRewrite records that Sluice is about to replace the content of a file of the mesh. It does so only if Sluice
-// wrote the previous content. Because of this record, undo does not mistake the new content for something that a person
+// wrote the previous content. The record prevents undo from mistaking the new content for something that a person
 // wrote.
 func RecordRewrite(data, path string, before, after []byte) error {
 	s, err := LoadState(data)
@@ -63,17 +63,17 @@ type MeshUndone struct {
 	// Exact is true if the configuration has the same bytes as before `init`.
 	Exact bool
 	// Removed contains the entries that undo removed, such as servers.notes. Restored contains the entries that `init`
-	// had changed and undo restored.
+	// had changed and that undo restored.
 	Removed, Restored []string
 	// Kept contains the entries that stay because they were changed after `init`.
 	Kept []string
-	// Rest contains the strings in the remaining configuration, such as references to secrets. Servers contains the
+	// Rest contains all strings in the remaining configuration, such as references to secrets. Servers contains the
 	// names of the servers in the remaining configuration.
 	Rest, Servers []string
 	// Hooks contains the clients whose hooks use the mesh.
 	Hooks []string
-	// Ours is true if Sluice wrote everything that remains in the configuration. In that case, the record of the file
-	// is kept, so that a later undo removes the file.
+	// Ours is true if Sluice wrote everything that remains in the configuration. In that case, the state keeps its
+	// record of the file, so that a later undo removes the file.
 	Ours bool
 }
 
@@ -149,8 +149,8 @@ func (s *State) onlyHeader(data []byte) bool {
 	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created && c.Manifests[0].Before == digest(data) })
 }
 
-// withoutInit returns the configuration without the changes that `init` made. It keeps the tokens of clients that have
-// hooks, and the tokens whose names are in the parameter keep. withoutInit sets the fields Exact and Kept of out.
+// withoutInit returns the configuration without the changes that `init` made. It does not remove the tokens of clients
+// that have hooks, or the tokens with the given names. withoutInit sets the fields Exact and Kept of out.
 func (s *State) withoutInit(key []byte, path string, data []byte, out *MeshUndone, keep ...string) ([]byte, error) {
 	keep = append(keep, out.Hooks...)
 	options := configedit.UndoOptions{Leave: func(p []string) bool {
@@ -200,12 +200,11 @@ func entryNames(entries []configedit.Entry) []string {
 	return out
 }
 
-// describe sets Exists, Rest, Servers, Removed and Restored. It compares the content before undo with the content after
-// undo.
+// describe sets Exists, Rest, Servers, Removed and Restored from the content before and after undo.
 func (u *MeshUndone) describe(before, after []byte) {
 	u.Exists = true
 	old, err := configedit.Parse(yamlLists, before)
-	if err != nil { // UndoMesh has parsed it if it had changes
+	if err != nil { // can't happen after changes were undone, because undoing them parses the content
 		old = &configedit.Node{}
 	}
 	now, err := configedit.Parse(yamlLists, after)
@@ -237,7 +236,7 @@ func ServersIn(data []byte) []string {
 	return entryNames(root.Entries(yamlMaps, "servers"))
 }
 
-// stringsIn returns the strings in a tree.
+// stringsIn returns all strings in a tree of nodes.
 func stringsIn(n *configedit.Node) []string {
 	var out []string
 	if n.Kind == configedit.String {

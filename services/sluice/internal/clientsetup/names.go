@@ -32,8 +32,8 @@ func serverName(entry string) string {
 	return name
 }
 
-// freeName returns a name that is not taken. It first tries the name itself, and then appends the client's ID. After
-// that, it also appends a number.
+// freeName returns a name that is not taken. It first tries the given name, then the name with the client's ID
+// appended, and finally the name with both the ID and a number appended.
 func freeName(name, client string, taken func(string) bool) string {
 	if !taken(name) {
 		return name

@@ -7,7 +7,7 @@ import (
 // A Server is a server behind the mesh.
 type Server struct {
 	Name string
-	// Elsewhere is the name of the server at a remote mesh. It is empty for a server of the person's own mesh.
+	// Elsewhere is the name of the server in a remote mesh. It is empty for a server of the person's own mesh.
 	Elsewhere string
 	Definition
 	// Existing is true if the mesh's configuration already has the server.
@@ -58,8 +58,8 @@ func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 	return p
 }
 
-// forEach calls the function plan for each entry that may be changed. It counts the entries that are disabled or
-// already go through the mesh. Entries that only look as if they went through the mesh are added to p.Left.
+// forEach calls the given function for each entry that may be changed. It counts the entries that are disabled or
+// already go through the mesh. It adds entries that only seem to go through the mesh to p.Left.
 func (p *Plan) forEach(plan func(file int, e clientconfig.Entry)) {
 	for i, f := range p.Files {
 		for _, e := range f.Entries {
@@ -86,7 +86,7 @@ func (p *Plan) add(v Environment, file int, e clientconfig.Entry) {
 	p.Wraps = append(p.Wraps, Wrap{File: file, Entry: e, Server: p.server(d, e.Name, p.Files[file].File.Client.ID)})
 }
 
-// server returns the name of the server with the given definition. If the plan has no such server, server adds one.
+// server returns the name of the server with the given definition. If the plan has no such server, it adds one.
 func (p *Plan) server(d Definition, entry, client string) string {
 	name := serverName(entry)
 	for _, s := range p.Servers {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/regularfile"
 )
 
-// A Found is a configuration file of a client that exists.
+// A Found is an existing configuration file of a client.
 type Found struct {
 	File clientconfig.File
 	// Data is the content of the file. Entries contains the MCP servers in the file. Both are empty if Err is set.
@@ -25,7 +25,7 @@ type Found struct {
 	Err error
 }
 
-// Scan reads the files of clients. It skips files that don't exist. If the parameter project is not empty, it also
+// Scan reads the files of clients. It skips files that don't exist. If the project directory is not empty, it also
 // reads the files in this directory.
 func Scan(sys clientconfig.System, clients []clientconfig.Client, project string) []Found {
 	var out []Found
@@ -52,7 +52,7 @@ func pathsOf(f clientconfig.File) []string {
 	entries, _ := os.ReadDir(filepath.Dir(f.Path)) // a directory that can't be read has no files for this user
 	var out []string
 	for _, e := range entries {
-		if ok, _ := filepath.Match(filepath.Base(f.Path), e.Name()); ok { // the patterns are constants
+		if ok, _ := filepath.Match(filepath.Base(f.Path), e.Name()); ok { // the patterns are valid
 			out = append(out, filepath.Join(filepath.Dir(f.Path), e.Name()))
 		}
 	}
@@ -77,8 +77,8 @@ func read(f clientconfig.File) (_ Found, exists bool) {
 // ReadFile reads a regular file of at most [configedit.MaxBytes].
 func ReadFile(path string) ([]byte, error) { return regularfile.Read(path, configedit.MaxBytes) }
 
-// Projects returns the sorted directories of the projects that the files name. Claude Code records in the user's file
-// in which projects it was used.
+// Projects returns the sorted directories of the projects that the user's files name. For example, Claude Code records
+// in the user's file in which projects it was used.
 func Projects(found []Found) []string {
 	var out []string
 	for _, f := range found {

@@ -126,8 +126,9 @@ func (s *State) Save() error {
 	})
 }
 
-// locked calls the function f while no other process can change the stored state. If another process has changed the
-// stored state since it was read, locked returns an error instead. It creates no directory for an empty state.
+// locked calls the given function while no other process can change the stored state. If another process has changed
+// the stored state since this process read it, locked returns an error instead. If the state is empty and its directory
+// does not exist, locked does nothing.
 func (s *State) locked(f func() error) (err error) {
 	if !s.Empty() {
 		if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
@@ -178,7 +179,7 @@ func (s *State) Create(path string, content []byte) error {
 		s.Created[path] = digest(content)
 	case err != nil:
 		return fmt.Errorf("replace a file of the mesh: %w", err)
-	case s.wrote(path, old): // the old content stays if this process is killed before it writes
+	case s.wrote(path, old): // the file still has the old content if this process is killed before it writes
 		s.Created[path] = digest(old) + " " + digest(content)
 	default:
 		s.Created[path] = ""
@@ -189,7 +190,7 @@ func (s *State) Create(path string, content []byte) error {
 	return pki.WriteFile(path, content, 0o600)
 }
 
-// wrote reports whether `init` has written this content to the file.
+// wrote reports whether `init` wrote this content to the file.
 func (s *State) wrote(path string, content []byte) bool {
 	return slices.Contains(strings.Fields(s.Created[path]), digest(content))
 }

@@ -19,23 +19,24 @@ type Undone struct {
 	Client, Path string
 	// Exact is true if the file has exactly the bytes that it had before `init`.
 	Exact bool
-	// Missing is true if the file does not exist any more.
+	// Missing is true if the file no longer exists.
 	Missing bool
 	// Kept contains the entries that undo did not restore because they were changed after `init`.
 	Kept []Kept
 	// Gone contains the names of entries that a client or a person removed after `init`.
 	Gone []string
-	// Held contains entries that a client or a person removed after `init`, but whose original form may still be
-	// needed. It therefore stays recorded.
+	// Held contains entries that a client or a person removed after `init`, but that may only have been renamed or
+	// moved. Their original form stays recorded, because it may still be needed.
 	Held []Kept
-	// Err is the reason why the file could not be restored. In that case, the entries of the file stay.
+	// Err is the reason why the file could not be restored. In that case, undo did not change the file's entries.
 	Err error
 }
 
 // A Kept is an entry that undo did not restore.
 type Kept struct {
 	Name, Reason string
-	// Entry is the entry before `init`, and Source is the source of this entry in the file. Both may contain secrets.
+	// Entry is the entry as it was before `init`. Source is the text of this entry in the file. Both may contain
+	// secrets.
 	Entry  clientconfig.Entry
 	Source string
 	// Server is the name that the entry's server has in the mesh.
@@ -45,7 +46,7 @@ type Kept struct {
 // failed reports whether undo is incomplete, so that the change must stay recorded.
 func (u Undone) failed() bool { return u.Err != nil || len(u.Kept)+len(u.Held) > 0 }
 
-// add adds the result for an earlier change to the same file.
+// add merges the result of undoing an earlier change to the same file into u.
 func (u *Undone) add(earlier Undone) {
 	u.Exact = earlier.Exact && !u.failed()
 	u.Missing = earlier.Missing
@@ -70,7 +71,8 @@ type UndoOptions struct {
 
 // UndoFiles undoes the changes to clients' files, the last change first, and returns the result for each file. The key
 // is the one that [Change.Write] used. An entry that was changed after `init` stays as it is, and its original form
-// stays recorded, unless o.Force is set. The same is true if an entry is gone but may only have been renamed or moved.
+// stays recorded, unless o.Force is set. The original form of a missing entry also stays recorded if the entry may only
+// have been renamed or moved.
 func (s *State) UndoFiles(ctx context.Context, key []byte, o UndoOptions) ([]Undone, error) {
 	var out []Undone
 	run := undoRun{State: s, UndoOptions: o, key: key, later: make(map[string][][]string)}
@@ -102,10 +104,11 @@ type undoRun struct {
 	UndoOptions
 
 	key []byte
-	// later contains, by file, the paths of entries that belong to changes that this run has already undone. An earlier
-	// change to the same file must not restore these entries again, because they were replaced before the later change.
+	// later maps the path of each file to the paths of the entries whose changes this run has already undone. An
+	// earlier change to the same file must not restore these entries again, because they were replaced between the two
+	// changes.
 	later map[string][][]string
-	// starts contains the servers that the recorded entries start.
+	// starts maps each recorded entry to the server that it starts.
 	starts map[place]clientconfig.Relay
 }
 
@@ -176,7 +179,7 @@ func (s *undoRun) undoMissing(ctx context.Context, change FileChange) Undone {
 	return done
 }
 
-// manifest returns the manifest of a change, with the original entries decrypted.
+// manifest returns the manifest of a change and decrypts its original entries.
 func (s *undoRun) manifest(change FileChange) (m configedit.Manifest, err error) {
 	m = *change.Manifest
 	if m.Old, err = secretstore.OpenSealed(s.key, m.Old, change.Path); err != nil {
@@ -199,7 +202,7 @@ func (s *undoRun) options(change FileChange) configedit.UndoOptions {
 	return o
 }
 
-// result converts the result of undoing a change in a file's content to an Undone.
+// result converts the result of undoing one change to an Undone.
 func (s *undoRun) result(change FileChange, undone *configedit.Undone) Undone {
 	out := Undone{Exact: undone.Exact}
 	for _, k := range undone.Gone {
@@ -225,7 +228,7 @@ func keptOf(change FileChange, k configedit.Kept) Kept {
 }
 
 // RemoveCreated removes the files of the mesh that `init` created. It does not remove files that were changed after
-// `init`, nor files for which keep returns true. It returns the paths of the removed files and of the changed files.
+// `init`, or files for which keep returns true. It returns the paths of the removed files and of the changed files.
 func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []string, err error) {
 	for _, path := range slices.Backward(sortedKeys(s.Created)) {
 		if path == s.staying {
@@ -256,7 +259,7 @@ func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []s
 	return removed, changed, nil
 }
 
-// RemoveSecrets calls the function remove for each stored secret. The function must accept references to secrets that
+// RemoveSecrets calls the given function for each stored secret. The function must accept references to secrets that
 // don't exist.
 func (s *State) RemoveSecrets(ctx context.Context, remove func(ctx context.Context, reference string) error) error {
 	for len(s.Secrets) > 0 {

@@ -18,8 +18,7 @@ import (
 )
 
 // Scan reads the files of all clients. It reads the files of the user, the files of the projects that these files name,
-// and the files that `init` has changed. If the parameter project is not empty, it also reads the files of this
-// project.
+// and the files that `init` has changed. If a project directory is given, it also reads the files of this project.
 func (s *State) Scan(sys clientconfig.System, project string) []Found {
 	clients := clientconfig.Clients()
 	out := Scan(sys, clients, project)
@@ -39,7 +38,7 @@ func (s *State) Scan(sys clientconfig.System, project string) []Found {
 			add(f)
 		}
 	}
-	for _, c := range s.Files { // the environment may name other files now
+	for _, c := range s.Files { // the environment may now lead to files other than those that `init` changed
 		client, _ := clientconfig.Find(c.Client)
 		if f, exists := read(clientconfig.File{Client: client, Path: c.Path, Project: c.Within, Layout: c.Manifest.Layout}); exists {
 			add(f)
@@ -53,8 +52,8 @@ type place struct{ file, entry string }
 
 func placeOf(file string, path []string) place { return place{file, strings.Join(path, "\x00")} }
 
-// recordStarts sets s.starts. If the original form of an entry can't be decrypted, the entry is missing in s.starts, so
-// that undo keeps more records.
+// recordStarts sets s.starts. If the original form of an entry can't be decrypted, recordStarts omits the entry. As a
+// result, undo keeps more records.
 func (s *undoRun) recordStarts() {
 	s.starts = make(map[place]clientconfig.Relay)
 	for _, change := range s.Files {
@@ -138,8 +137,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// startsServer reports whether an entry starts the given server of a mesh. A person may have changed the arguments and
-// the program that `init` wrote.
+// startsServer reports whether an entry starts the given server of a mesh. It also recognizes an entry in which a
+// person has changed the arguments and the program that `init` wrote.
 func startsServer(e clientconfig.Entry, server clientconfig.Relay) bool {
 	if e.Relay != nil {
 		return e.Relay.Server == server.Server && e.Relay.URL == server.URL
@@ -161,8 +160,8 @@ func mayName(path, server string) bool {
 	return bytes.Contains(raw, []byte("stdio")) && bytes.Contains(raw, []byte(server))
 }
 
-// settled waits for the time that a client needs to write a file. It then returns an error unless the content of the
-// file still equals the parameter now. If the parameter now is nil, the file must still be missing.
+// settled waits for the time that a client needs to write a file. It then returns an error unless the file still has
+// the given content. If the content is nil, the file must still be missing.
 func (s *undoRun) settled(ctx context.Context, path string, now []byte) error {
 	wait := s.settle
 	if len(now) == 0 {

@@ -61,7 +61,7 @@ func tomlComment(part []byte) bool {
 	return false
 }
 
-// tomlStringLength returns the length in bytes of the string at the beginning of the parameter part.
+// tomlStringLength returns the length in bytes of the string with which the given part of a TOML file begins.
 func tomlStringLength(part []byte) int {
 	quotes := part[:1]
 	if triple := bytes.Repeat(quotes, 3); bytes.HasPrefix(part, triple) {
@@ -82,7 +82,7 @@ func tomlStringLength(part []byte) int {
 	return len(part)
 }
 
-// yamlComment reports whether the parameter part contains a comment. It also returns true for some strings that only
+// yamlComment reports whether a part of a YAML file contains a comment. It also returns true for some strings that only
 // look like comments, for example in a block scalar.
 func yamlComment(part []byte) bool {
 	for line := range bytes.Lines(part) {

@@ -18,11 +18,11 @@ import (
 const (
 	// MaxBytes is the maximum size of a file, in bytes.
 	MaxBytes = 8 << 20
-	// MaxDepth is the maximum nesting of values in a file.
+	// MaxDepth is the maximum depth to which values in a file may be nested.
 	MaxDepth = 128
 	// MaxMembers is the maximum number of members of a map in a new value.
 	MaxMembers = 1_000
-	// MaxEdits is the maximum number of edits in one [Change]. Each edit parses the whole file.
+	// MaxEdits is the maximum number of edits in one [Change]. It is limited because each edit parses the whole file.
 	MaxEdits = 256
 )
 
@@ -117,7 +117,7 @@ type step struct {
 	ours    string
 }
 
-// A splice replaces the bytes from offset start to offset end. The splices of a step are sorted and do not overlap.
+// A splice replaces the bytes between two offsets with a text. The splices of a step are sorted and do not overlap.
 type splice struct {
 	start, end int
 	text       string
@@ -216,9 +216,9 @@ func fragmentOf(doc syntax, path []string) (*string, error) {
 	return &text, err
 }
 
-// checked applies splices to data and parses the result. It returns an error unless the result differs from data only
-// in the entry at path. In the result, the value of this entry must equal the parameter want. If the parameter want is
-// nil, the entry must not exist.
+// checked applies splices to data and parses the result. It returns an error if the result differs from data in
+// anything except the entry at path. It also returns an error unless the entry has the wanted value, or does not exist
+// if the wanted value is nil.
 func checked(l Layout, before syntax, data []byte, path []string, want *Node, splices []splice) ([]byte, error) {
 	after := spliced(data, splices)
 	doc, err := parse(l, after)

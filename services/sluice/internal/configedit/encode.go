@@ -277,7 +277,7 @@ func yamlParents(path []string) string {
 	return b.String()
 }
 
-// nested returns a map that contains the value n at the given path.
+// nested returns a map that contains the given value at the given path.
 func nested(path []string, n *Node) *Node {
 	for _, key := range slices.Backward(path) {
 		n = &Node{Kind: Map, Members: []Member{{key, n}}}

@@ -94,7 +94,7 @@ func commentLength(body []byte) int {
 // values.
 func (d *jsonDocument) explain(err error) error {
 	e := &EditError{Message: "the file is not valid JSON", Suggestion: "correct it there"}
-	_, _ = fmt.Sscanf(err.Error(), "hujson: line %d, column %d:", &e.Line, &e.Column) // otherwise they stay 0
+	_, _ = fmt.Sscanf(err.Error(), "hujson: line %d, column %d:", &e.Line, &e.Column) // both stay 0 if the error has no position
 	if e.Line == 0 {
 		e.Suggestion = "correct it"
 	}
@@ -208,8 +208,9 @@ func jsonContent(c content, s style) string {
 	return encodeJSON(c.value, s)
 }
 
-// jsonMember returns a JSON member with the given name. The parameter path contains the keys below the name. If path is
-// not empty, the content is nested in objects. If the parameter name is nil, the result is an object without a name.
+// jsonMember returns a JSON member with the given name and content. If the path is not empty, it contains the keys
+// below the name, and the content is nested in objects with these keys. If the name is nil, the result is an object
+// without a name.
 func jsonMember(name *string, path []string, c content, s style) string {
 	if name == nil {
 		inner := s.deeper()
@@ -277,7 +278,8 @@ func (d *jsonDocument) insertFirst(at jsonPlace, c content, s style, parent stri
 	return []splice{{point, point, text}}
 }
 
-// sameLine returns the number of bytes up to the end of the last comment on the first line of the parameter extra.
+// sameLine returns the number of bytes up to the end of the last comment on the first line. The parameter contains
+// white space and comments.
 func sameLine(extra hujson.Extra) int {
 	end := 0
 	for i := 0; i < len(extra); i++ {

@@ -73,7 +73,7 @@ func (d *jsonDocument) itemSplice(array *hujson.Value, item *Node) splice {
 }
 
 // RemoveItems removes items from the list at path in a JSON file, and returns the number of removed items. It removes
-// the items for which the function ours returns true. If the list does not exist, nothing is removed. The error is an
+// the items for which the given function returns true. If the list does not exist, nothing is removed. The error is an
 // [*EditError].
 func RemoveItems(data []byte, path []string, ours func(*Node) bool) (after []byte, n int, err error) {
 	l := Layout{Format: JSON}

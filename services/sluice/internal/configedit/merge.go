@@ -123,7 +123,7 @@ func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) e
 	return u.replace(l, doc, entry.Path, merged, splices)
 }
 
-// setMembers sets those members of a restored JSON entry that have different values in the parameter merged.
+// setMembers sets the members of a restored JSON entry whose merged values differ from the old values.
 func (u *Undone) setMembers(l Layout, path []string, old, merged *Node) error {
 	var edits []Edit
 	for _, m := range merged.Members {

@@ -189,7 +189,7 @@ func (n *Node) appendTo(b []byte) []byte {
 	return append(b, ')')
 }
 
-// nodeOf converts the value of an [Edit].
+// nodeOf converts the value of an [Edit] to a node.
 func nodeOf(value any) *Node {
 	switch v := value.(type) {
 	case bool:

@@ -18,8 +18,8 @@ type text struct {
 	newline string
 }
 
-// newText returns the content of a file as a text. It returns an error if the content violates a rule that applies to
-// all formats: it must be small enough and valid UTF-8.
+// newText returns the content of a file as a text. It returns an error if the content is too large or is not valid
+// UTF-8.
 func newText(data []byte) (text, error) {
 	t := text{data: data, newline: "\n"}
 	if len(data) > MaxBytes {
@@ -64,7 +64,8 @@ func (t text) lineStart(offset int) int {
 	return max(t.start, bytes.LastIndexByte(t.data[:offset], '\n')+1)
 }
 
-// lineEnd returns the offset of the line break that ends the line, or the end of the file if there is none.
+// lineEnd returns the offset of the line break that ends the line with the given offset. If no line break follows, it
+// returns the end of the file.
 func (t text) lineEnd(offset int) int {
 	at := bytes.IndexByte(t.data[offset:], '\n')
 	if at < 0 {
@@ -85,8 +86,8 @@ func (t text) nextLine(offset int) int {
 	return len(t.data)
 }
 
-// indent returns the spaces and tabs at the beginning of a line. The result first is true if nothing else precedes the
-// offset on this line.
+// indent returns the spaces and tabs at the beginning of the line with the given offset. It also reports whether
+// nothing else precedes the offset on this line.
 func (t text) indent(offset int) (blanks string, first bool) {
 	line := t.data[t.lineStart(offset):offset]
 	rest := bytes.TrimLeft(line, " \t")

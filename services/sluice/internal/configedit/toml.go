@@ -82,11 +82,11 @@ func (d *tomlDocument) scan() error {
 	return p.Error()
 }
 
-// expression returns an expression with its complete key and its range. The parameter table contains the keys of the
-// table header above the expression.
+// expression returns an expression with its complete key and its range. The complete key of a value begins with the
+// keys of the table header above the expression.
 func (d *tomlDocument) expression(n *unstable.Node, table []string) tomlExpression {
 	e := tomlExpression{kind: n.Kind}
-	start, end := -1, 0 // of the key
+	start, end := -1, 0 // the range of the key
 	for it := n.Key(); it.Next(); {
 		key := it.Node()
 		e.key = append(e.key, string(key.Data))

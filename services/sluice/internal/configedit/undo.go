@@ -37,9 +37,9 @@ type oldFile struct {
 
 type oldEntry struct {
 	Path []string `json:"path"`
-	// Old is the source of the old value, or nil if there was none.
+	// Old is the source of the old value, or nil if the entry did not exist.
 	Old *string `json:"old,omitempty"`
-	// Ours is the source of the new value, or nil if there is none.
+	// Ours is the source of the new value, or nil if the edit removed the entry.
 	Ours *string `json:"ours,omitempty"`
 	// Created is the number of containers that the edit created.
 	Created int `json:"created,omitempty"`
@@ -111,9 +111,9 @@ func (m *Manifest) Edited() ([]Kept, error) {
 	return out, nil
 }
 
-// Undo undoes a change. If the parameter now is the content that the change wrote, the result is exactly the content
-// before the change. Otherwise, Undo compares each entry with the value that the change wrote. If they are equal, the
-// entry gets its old value, unless a comment was added to the entry. All other entries stay.
+// Undo undoes a change, given the current content of the file. If this is the content that the change wrote, the result
+// is exactly the content before the change. Otherwise, Undo compares each entry with the value that the change wrote.
+// If they are equal, the entry gets its old value, unless a comment was added to the entry. All other entries stay.
 func (m *Manifest) Undo(now []byte) (*Undone, error) { return m.UndoWith(now, UndoOptions{}) }
 
 // UndoWith is like [Manifest.Undo] with options.
@@ -213,7 +213,7 @@ func (u *Undone) restore(l Layout, doc syntax, entry oldEntry, old *Node) error 
 		added = err != nil || source != *entry.Ours
 	}
 	if !added {
-		return u.replace(l, doc, entry.Path, old, splices) // its comments are those of the change
+		return u.replace(l, doc, entry.Path, old, splices) // the entry contains no comment that was added later
 	}
 	if err := u.checkComments(l, splices); err != nil {
 		return err
@@ -229,7 +229,7 @@ func (u *Undone) checkComments(l Layout, splices []splice) error {
 	return keepComments(l.Format, u.Data, splices)
 }
 
-// replace applies splices. It returns an error unless the entry at path then has the value in the parameter want.
+// replace applies splices. It returns an error unless the entry at path then has the wanted value.
 func (u *Undone) replace(l Layout, doc syntax, path []string, want *Node, splices []splice) error {
 	after, err := checked(l, doc, u.Data, path, want, splices)
 	if err != nil {
@@ -247,7 +247,7 @@ func (e oldEntry) kept(l Layout, reason string) Kept {
 	k := Kept{Path: e.Path, Reason: reason}
 	if e.Old != nil {
 		k.OldSource = *e.Old
-		k.Old, _ = parseFragment(l, e.Path, *e.Old) // Undo reports an error
+		k.Old, _ = parseFragment(l, e.Path, *e.Old) // Undo reports the error
 	}
 	k.Ours, _ = e.ours(l)
 	return k
@@ -258,7 +258,7 @@ func (u *Undone) removeCreated(l Layout, doc syntax, entry oldEntry) error {
 	if err := u.remove(l, doc, entry.Path); err != nil {
 		return err
 	}
-	l.NameKey = "" // containers have keys
+	l.NameKey = "" // the containers are members of maps
 	for n := len(entry.Path) - 1; n > 0 && n >= len(entry.Path)-entry.Created; n-- {
 		if !u.removeIfEmpty(l, entry.Path[:n]) {
 			break

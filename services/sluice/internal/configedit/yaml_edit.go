@@ -48,7 +48,7 @@ func (d *yamlDocument) block(c content, indent int) string {
 	return strings.Join(lines, "\n")
 }
 
-// nested returns the lines of an entry that is nested in the keys of path. The first line has the indentation indent.
+// nested returns the lines of an entry that is nested in the keys of path. The first line has the given indentation.
 func (d *yamlDocument) nested(path []string, c content, indent int) string {
 	blanks := strings.Repeat(" ", indent)
 	if len(path) == 0 {

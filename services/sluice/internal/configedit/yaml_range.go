@@ -43,10 +43,9 @@ func (d *yamlDocument) outerIndent(at yamlPlace) int {
 	return at.parent.Column - 1
 }
 
-// contentEnd returns the end of the content that begins on the line whose number is the parameter first. The content
-// consists of the following lines that are indented by more spaces than the parameter indent. If the parameter dashes
-// is true, list items that are indented by exactly this number of spaces also belong to the content. Comments with less
-// indentation do not end the content.
+// contentEnd returns the end of the content that begins on the given line. The content includes the following lines
+// that are indented by more than the given number of spaces. If dashes is true, it also includes list items that are
+// indented by exactly this number of spaces. Comments with less indentation do not end the content.
 func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	end := d.lineEnd(d.lines[first-1])
 	for _, at := range d.lines[first:] {
@@ -65,8 +64,8 @@ func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	return end
 }
 
-// entryEnd returns the end of the last line of an entry that begins on the line whose number is the parameter first.
-// Comments after the last value are not part of the entry, because a person may have written them for the next entry.
+// entryEnd returns the end of the last line of an entry that begins on the given line. Comments after the last value
+// are not part of the entry, because a person may have written them for the next entry.
 func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
 	end := d.contentEnd(first, d.outerIndent(at), dashes)
 	last := d.lastValueEnd(at.value)
@@ -97,7 +96,7 @@ func (d *yamlDocument) lastValueEnd(n *yaml.Node) int {
 	}
 }
 
-// blockScalarEnd returns the end of the last line of a block scalar whose header is at the offset start.
+// blockScalarEnd returns the end of the last line of a block scalar whose header is at the given offset.
 func (d *yamlDocument) blockScalarEnd(start int) int {
 	end, indent := start, -1
 	for at := d.nextLine(start); at < len(d.data); at = d.nextLine(at) {
@@ -116,7 +115,7 @@ func (d *yamlDocument) blockScalarEnd(start int) int {
 	return end
 }
 
-// quotedEnd returns the end of a quoted string that begins at the offset start. The string may extend over several
+// quotedEnd returns the end of a quoted string that begins at the given offset. The string may extend over several
 // lines.
 func (d *yamlDocument) quotedEnd(start int) int {
 	for i := start + 1; i < len(d.data); i++ {

@@ -67,7 +67,7 @@ type recorder struct {
 	posts   uint64
 	tools   map[string]uint64
 	unknown uint64
-	recent  []Call // the last calls; when it is full, the oldest is at next
+	recent  []Call // the last calls; when the slice is full, the oldest call is at the index oldest
 	oldest  int
 }
 

@@ -28,14 +28,14 @@ const (
 // Config configures a demo server. The zero value is not valid, but [DefaultConfig] returns a valid one.
 type Config struct {
 	// MaxNotes is the maximum number of notes that exist at the same time, including the three initial notes. It must
-	// be from 3 to 100,000.
+	// be between 3 and 100,000.
 	MaxNotes int
-	// SessionIdle is the time without a request after which an HTTP session ends. It must be greater than 0. It has no
-	// effect if Stateless is set.
+	// SessionIdle is how long an HTTP session may be without requests before it ends. It must be greater than 0. It has
+	// no effect if Stateless is set.
 	SessionIdle time.Duration
-	// Stateless serves HTTP without sessions: no Mcp-Session-Id is issued or required. Only a stateless server supports
-	// MCP revision 2026-07-28. If Stateless is false, a session starts with `initialize`, and a request in revision
-	// 2026-07-28 gets the error −32022 with the supported revisions.
+	// If Stateless is true, the server has no HTTP sessions, so it neither issues nor requires an Mcp-Session-Id. Only
+	// a stateless server supports MCP revision 2026-07-28. If Stateless is false, a session starts with `initialize`,
+	// and a request in revision 2026-07-28 gets the error −32022 with the supported revisions.
 	Stateless bool
 	// JSONResponse makes the server answer a POST with one application/json body instead of an event stream. In that
 	// case, only a client that has opened the session's GET stream gets progress notifications.
@@ -119,9 +119,9 @@ func (s *Server) Handler() http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// ServeStdio serves one connection until the reader in ends or ctx is done, and then returns nil. Each line is a
-// JSON-RPC message of at most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes both the
-// reader and the writer.
+// ServeStdio serves one connection until the input ends or ctx is done, and then returns nil. Each line is a JSON-RPC
+// message of at most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes both the input
+// and the output.
 func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	err := s.mcp.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 	if err != nil && ctx.Err() == nil {

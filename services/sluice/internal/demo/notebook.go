@@ -22,7 +22,7 @@ var startingNotes = [...]note{
 
 // noteBook is a bounded list of notes, in the order of their creation.
 type noteBook struct {
-	maxNotes int // the maximum number of notes
+	maxNotes int
 
 	mu         sync.RWMutex
 	lastNumber uint64 // the number of the last note that was created

@@ -62,8 +62,7 @@ const (
 }`
 )
 
-// writeReport returns a report on the notes. The parameter top is the maximum number of words in the report's list of
-// frequent words.
+// writeReport returns a report on the notes. The report's list of frequent words has at most top words.
 func writeReport(ctx context.Context, notes []note, top int, tell progressFunc) (report, error) {
 	counts := map[string]int{}
 	sum := fnv.New64a()

@@ -15,13 +15,13 @@ const (
 	ListNotes    = "list_notes"
 	GetNote      = "get_note"
 	ListAccounts = "list_accounts"
-	// CreateNote writes data: it adds a note and changes no other note.
+	// CreateNote writes data. It adds a note and changes no other note.
 	CreateNote = "create_note"
-	// RunReport executes a task: it computes a report, and also writes a note if the caller requests a note.
+	// RunReport executes a task. It computes a report, and also writes a note if the caller requests a note.
 	RunReport = "run_report"
-	// DeleteNote destroys data: a deleted note can't be restored.
+	// DeleteNote destroys data, because a deleted note can't be restored.
 	DeleteNote = "delete_note"
-	// Refund is a financial tool: each call moves money.
+	// Refund is a financial tool, because each call moves money.
 	Refund = "refund"
 )
 

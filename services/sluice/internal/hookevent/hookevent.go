@@ -45,8 +45,8 @@ type Event struct {
 	ID string
 	// Session and Turn identify the conversation. Dir is the working directory.
 	Session, Turn, Dir string
-	// MCP describes the MCP server to which the tool belongs. It is nil if the tool is one of the client's own tools,
-	// unless the tool reads resources of a server that the arguments name.
+	// MCP describes the MCP server to which the tool belongs. It is nil if the tool is one of the client's own tools.
+	// The exception is a tool of the client that reads resources of the server that the arguments name.
 	MCP *Server
 }
 
@@ -142,7 +142,7 @@ func (e Event) Belongs(server string) bool {
 	return e.isToolOf(server)
 }
 
-// broughtBy contains, by client, prefixes of server names. A server whose name begins with such a prefix is in none of
+// broughtBy maps each client to prefixes of server names. A server whose name begins with such a prefix is in none of
 // the user's files. It belongs to a plugin, to an account at the vendor, or to the client itself. If a file contains an
 // entry with such a name, the entry is for a different server.
 var broughtBy = map[string][]string{
@@ -254,7 +254,7 @@ func (o object) MarshalJSONTo(enc *jsontext.Encoder) error {
 // printed returns an output that prints a JSON document. Invalid UTF-8 in reasons is replaced.
 func printed(document any) Output {
 	raw, err := json.Marshal(document, jsontext.AllowInvalidUTF8(true))
-	if err != nil { // the documents above have no such values
+	if err != nil { // can't happen with the documents of this package
 		return Output{Stderr: "Sluice denies this call, because its answer can't be written: " + err.Error() + "\n", Code: 2}
 	}
 	return Output{Stdout: string(raw) + "\n"}

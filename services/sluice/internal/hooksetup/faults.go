@@ -40,8 +40,8 @@ func differences(item, want *configedit.Node) []string {
 	return append(membersOf(item, want), membersOf(item.Get(hooksKey).Items[0], want.Get(hooksKey).Items[0])...)
 }
 
-// membersOf returns the differences between the members of two objects. It ignores members of the parameter want whose
-// value is a list. The result contains no values of the first object, because they may be secrets.
+// membersOf returns the differences between the members of two objects. It ignores members whose wanted value is a
+// list. The result contains no values of the first object, because they may be secrets.
 func membersOf(have, want *configedit.Node) (out []string) {
 	for _, m := range want.Members {
 		switch v := have.Get(m.Name); {

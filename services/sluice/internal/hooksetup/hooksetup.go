@@ -26,11 +26,12 @@ const (
 	// Timeout is the time after which a client stops the hook. It is longer than [Hold], so that the hook can deny a
 	// call before the client would run it.
 	Timeout = 300 * time.Second
-	// Hold is the maximum time for which a call waits for people.
+	// Hold limits how long a call waits for people.
 	Hold = 240 * time.Second
 )
 
-// settle is the time after which Sluice reads a changed file again. The client may have rewritten the file meanwhile.
+// settle is how long Sluice waits before it reads a changed file again, because the client may overwrite the file
+// meanwhile.
 var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
@@ -44,7 +45,7 @@ type Target struct {
 	Config string
 }
 
-// TargetOf returns the settings file of a client. If the parameter project is not empty, it returns the user's private
+// TargetOf returns the settings file of a client. If a project directory is given, it returns the user's private
 // settings file in this project, which is not shared with other people.
 func TargetOf(client clientconfig.Client, sys clientconfig.System, project string) (Target, error) {
 	t := Target{Client: client.ID, Project: project}
@@ -131,7 +132,7 @@ func quoted(path string) string {
 	switch {
 	case strings.IndexFunc(path, func(r rune) bool { return !plain(r) }) < 0 && !strings.Contains(path, `\`):
 		return path
-	case strings.Contains(path, `\`): // Windows
+	case strings.Contains(path, `\`): // a path on Windows
 		return `"` + path + `"`
 	default:
 		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
@@ -179,8 +180,8 @@ func (t Target) Registered() ([]string, error) {
 }
 
 // items returns, for each event, the item that contains the hook, or nil if the hook is not registered for the event.
-// If an event has several such items, items returns the first one that differs from what Install writes at most in the
-// command. If there is none, items returns the last one.
+// If an event has several such items, items returns the first one that equals what Install writes, except perhaps for
+// the command. If no item does, items returns the last one.
 func (t Target) items() ([]*configedit.Node, error) {
 	out := make([]*configedit.Node, len(t.Events()))
 	raw, err := regularfile.Read(t.Path, configedit.MaxBytes)
@@ -223,8 +224,8 @@ func (t Target) Preview(data, program string) (before, after []byte, err error) 
 	return before, after, err
 }
 
-// Install registers the hook. The result changed is false if the hook is already registered. Hooks of other programs
-// stay.
+// Install registers the hook. It reports whether it has changed the settings, which is not necessary if the hook is
+// already registered. Hooks of other programs stay.
 func (t Target) Install(ctx context.Context, data, program string) (changed bool, err error) {
 	before, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	missing := errors.Is(err, fs.ErrNotExist)
@@ -236,7 +237,7 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 		return false, err
 	}
 	record := Record{Client: t.Client, Path: t.Path, Project: t.Project, Missing: missing, Before: digest(before)}
-	if !missing && record.Before == old.After { // otherwise the file has content of others that Remove must keep
+	if !missing && record.Before == old.After { // otherwise the file has content of other programs, which Remove must not delete
 		record.Missing, record.Before = old.Missing, old.Before
 	}
 	after, err := t.add(before, t.Command(data, program), &record)

@@ -90,7 +90,7 @@ func entryOf(tool hosttools.Tool) (string, error) {
 const unmarked = "!has(args." + hosttools.ProtectedFile + ")"
 
 // conditional returns an entry that allows calls for which the given condition is true, and applies the given action to
-// other calls. If the parameter rate is 0, the allowed calls are not limited.
+// other calls. If rate is 0, the allowed calls are not limited.
 func conditional(condition string, rate int, action, reason string) string {
 	limit := ""
 	if rate > 0 {

@@ -57,10 +57,10 @@ var errLinks = errors.New("the path has too many symbolic links")
 const unknown = "unknown, because the arguments do not name the file"
 
 // Mark returns the arguments of a call. It adds [hosttools.ProtectedFile] if the call would change a protected file or
-// read a secret, or if the arguments do not name a file. The parameter dir is the working directory of the client.
+// read a secret, or if the arguments do not name a file. The given directory is the client's working directory.
 func (p Protected) Mark(dir, tool string, arguments jsontext.Value) (jsontext.Value, error) {
 	if !filepath.IsAbs(dir) {
-		dir, _ = os.Getwd() // without it, relative paths are taken as those below the root
+		dir, _ = os.Getwd() // if this fails, relative paths count as paths below the root
 	}
 	found := ""
 	switch {
@@ -112,8 +112,8 @@ func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 	return out
 }
 
-// find checks the paths in the parameter targets, and returns the protected path to which the first protected target
-// leads. It returns "" if no target is protected. If there are no targets, it returns the constant unknown.
+// find returns the protected path to which the first protected target leads. It returns "" if no target is protected.
+// If there are no targets, it returns the constant unknown.
 func (p Protected) find(dir string, targets []string, isProtected func(form string) bool) string {
 	if len(targets) == 0 {
 		return unknown
@@ -128,8 +128,8 @@ func (p Protected) find(dir string, targets []string, isProtected func(form stri
 	return ""
 }
 
-// forms returns the absolute paths to which a client may resolve a path. Clients remove `..` before or after they
-// follow symbolic links, and some replace `~`.
+// forms returns the absolute paths to which a client may resolve a path. There are several, because clients remove `..`
+// either before or after they follow symbolic links, and some clients replace `~`.
 func (p Protected) forms(dir, target string) (out []string) {
 	starts := []string{target, strings.TrimSpace(target)}
 	if rest, ok := strings.CutPrefix(strings.TrimSpace(target), "~"); ok {
@@ -181,8 +181,8 @@ func (p Protected) paths(dir string) []string {
 	return out
 }
 
-// physical returns an absolute path with all symbolic links resolved. Elements that do not exist are kept. If the links
-// form a loop, physical returns the path itself, because no program can open the file in that case.
+// physical returns an absolute path with all symbolic links resolved. Elements that do not exist stay in the path. If
+// the links form a loop, physical returns the path itself, because no program can open the file in that case.
 func physical(name string) string {
 	if real, err := resolve(name); err == nil {
 		return real
@@ -219,7 +219,7 @@ func resolve(name string) (string, error) {
 		}
 		rest = append(strings.Split(filepath.ToSlash(to), "/"), rest...)
 	}
-	if runtime.GOOS == "windows" { // it has short forms of names
+	if runtime.GOOS == "windows" { // Windows has short forms of names
 		if long, err := filepath.EvalSymlinks(at); err == nil {
 			at = long
 		}
@@ -240,7 +240,7 @@ func folded(name string) string {
 	name = norm.NFKC.String(cases.Fold().String(norm.NFKC.String(name)))
 	elements := strings.Split(name, "/")
 	for i, e := range elements {
-		if i > 0 { // the first one can be a drive
+		if i > 0 { // the first element can be a drive
 			e, _, _ = strings.Cut(e, ":")
 		}
 		if e != "." && e != ".." {
@@ -284,7 +284,7 @@ func (p Protected) matchesSettings(name string) bool {
 // allPatterns returns [settingsPatterns] and the patterns of the files that clients read in projects.
 func (p Protected) allPatterns() []string {
 	out := slices.Clone(settingsPatterns)
-	if p.Client == "gemini" { // which reads settings from this file
+	if p.Client == "gemini" { // Gemini CLI reads settings from this file
 		out = append(out, ".env")
 	}
 	for _, c := range clientconfig.Clients() {

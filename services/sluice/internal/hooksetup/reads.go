@@ -49,7 +49,7 @@ func literal(pattern string) string {
 	return pattern
 }
 
-// inDirectory returns a path relative to dir as a path that includes dir. It returns other paths unchanged.
+// inDirectory adds a directory before a relative path. It returns other paths unchanged.
 func inDirectory(dir, path string) string {
 	if filepath.IsAbs(path) || strings.HasPrefix(path, "~") {
 		return path

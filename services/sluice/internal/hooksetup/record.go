@@ -41,8 +41,8 @@ type Step struct {
 }
 
 // keep adds the steps of an earlier call to Install that registered another path of the program. The earlier steps stay
-// valid even if other programs have changed the file: a manifest is used only if the file has exactly the content that
-// the step wrote, and only empty lists are removed.
+// valid even if other programs have changed the file, because a manifest is used only if the file has exactly the
+// content that the step wrote, and only empty lists are removed.
 func (r *Record) keep(earlier []Step) {
 	for _, step := range earlier {
 		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Event == step.Event })
@@ -90,7 +90,7 @@ func ReadRecords(data string) ([]Record, error) {
 	return out, nil
 }
 
-// record reads the record for a target. It returns an empty record if there is none.
+// record reads the record for a target. It returns an empty record if no record exists.
 func (t Target) record(data string) (record Record, err error) {
 	raw, err := os.ReadFile(t.recordPath(data))
 	if errors.Is(err, fs.ErrNotExist) {

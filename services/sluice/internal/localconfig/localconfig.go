@@ -1,7 +1,7 @@
-// Package localconfig reads the configuration in the working directory of a command. The file may be untrusted: it may
-// come from a cloned repository, or several users may write to the directory. Therefore the file is read only once, and
-// only if no other user can write to it. The package also stores the digests of the files that the user has agreed to
-// use.
+// Package localconfig reads the configuration in the working directory of a command. The file may be untrusted, because
+// it may come from a cloned repository, or several users may write to the directory. Therefore the file is read only
+// once, and only if no other user can write to it. The package also stores the digests of the files that the user has
+// agreed to use.
 package localconfig
 
 import (
@@ -20,8 +20,7 @@ const maxBytes = 1 << 20
 
 // UntrustedError is the reason why an existing file was not read.
 type UntrustedError struct {
-	// Why describes the problem with the file or its directory. Do describes how to correct the problem, and may be
-	// empty.
+	// Why is the problem with the file or its directory. Do is how the user can correct the problem. It may be empty.
 	Why, Do string
 }
 
@@ -41,11 +40,11 @@ func Digest(dir string, content []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Agreed stores the digests to which a user of this machine has agreed. The zero value stores nothing.
+// Agreed is the set of digests to which a user of this machine has agreed. It is stored in a directory. The zero value
+// is empty and stores nothing.
 type Agreed struct{ dir string }
 
-// OpenAgreed returns the digests to which the user has agreed. If [os.UserConfigDir] returns an error, OpenAgreed
-// returns this error.
+// OpenAgreed returns the digests to which the user has agreed. It fails if [os.UserConfigDir] fails.
 func OpenAgreed() (Agreed, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {

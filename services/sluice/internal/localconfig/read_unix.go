@@ -18,8 +18,9 @@ import (
 const groupOrOtherWrite = 0o022
 
 // Read returns the content of the file in a directory. It returns [fs.ErrNotExist] if there is no file. It returns an
-// [UntrustedError] unless the directory and the file belong to this process's user and no other user may write to them.
-// Read checks the open file, so the file can't be replaced between check and use. It does not follow a symbolic link.
+// [UntrustedError] if the directory or the file belongs to another user, or if another user may write to it. Read
+// checks the file after opening it, so the file can't be replaced between the check and the read. It does not follow a
+// symbolic link.
 func Read(dir string) ([]byte, error) {
 	file, err := open(dir)
 	if err != nil {

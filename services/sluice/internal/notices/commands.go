@@ -19,10 +19,9 @@ const (
 	// further jobs that wait.
 	maxCommands = 4
 	maxQueued   = 100
-	// commandTimeout is the maximum time for which a command may run.
+	// commandTimeout limits how long a command may run.
 	commandTimeout = 30 * time.Second
-	// outputDelay is the time for which output is still copied if a command has exited but has left other processes
-	// running.
+	// outputDelay is how long output is still copied if a command has exited but has left other processes running.
 	outputDelay = time.Second
 )
 
@@ -45,9 +44,9 @@ type Commands struct {
 	workers sync.WaitGroup
 }
 
-// StartCommands returns a Commands that runs argv until ctx is done. The writer output receives the output of the
-// command, and one line for each run that fails. The writer must be safe for concurrent use. The caller must cancel ctx
-// and call [Commands.Wait].
+// StartCommands returns a Commands that runs argv until ctx is done. The writer receives the output of the command, and
+// one line for each run that fails. The writer must be safe for concurrent use. The caller must cancel ctx and call
+// [Commands.Wait].
 func StartCommands(ctx context.Context, argv []string, output io.Writer) (*Commands, error) {
 	if _, err := exec.LookPath(argv[0]); err != nil {
 		return nil, fmt.Errorf("find the command: %w", err)

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// killDescendants makes sure that when a command's context is done, the processes that the command has started are
-// killed too.
+// killDescendants makes sure that the processes that a command has started are killed with the command when its context
+// is done.
 func killDescendants(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -9,18 +9,19 @@ import (
 
 const (
 	desktopTitle = "Sluice"
-	// desktopTimeout is the maximum time to show one notice.
+	// desktopTimeout limits how long showing one notice may take.
 	desktopTimeout = 5 * time.Second
 )
 
-// A Desktop shows notices on the desktop of the user. Its zero value is ready to use. It is not safe for concurrent use.
+// A Desktop shows notices on the desktop of the user. The zero value is ready to use. A Desktop is not safe for
+// concurrent use.
 type Desktop struct {
 	// shown is the id of the previous notice on D-Bus, which the next notice replaces. It is 0 if there is no previous
 	// notice.
 	shown uint32
 }
 
-// Show shows a notice without buttons. The parameter body must contain only fixed words, counts and identifiers.
+// Show shows a notice without buttons. The text must contain only fixed words, counts and identifiers.
 func (d *Desktop) Show(ctx context.Context, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, desktopTimeout)
 	defer cancel()
@@ -54,7 +55,7 @@ $sender = '{1AC14E77-02E7-4E5D-B744-2EB1AE5198B7}\WindowsPowerShell\v1.0\powersh
 [Windows.UI.Notifications.ToastNotificationManager]::CreateToastNotifier($sender).Show([Windows.UI.Notifications.ToastNotification]::new($toast))`
 
 // powerShell returns a program that runs toastScript. The script gets the body and the title in environment variables,
-// so that they are not part of the script itself. The parameter windows is the directory of Windows.
+// so that they are not part of the script itself. The parameter windows is the path of the Windows directory.
 func powerShell(windows, body string) program {
 	return program{
 		argv: []string{windows + `\System32\WindowsPowerShell\v1.0\powershell.exe`, "-NoProfile", "-NonInteractive", "-Command", strings.ReplaceAll(toastScript, "\n", "; ")},

@@ -19,7 +19,7 @@ type Paths struct {
 	Data string
 }
 
-// Find returns the locations for the user of this process. The files may not exist. On Linux, the locations follow the
+// Find returns the locations for the user of this process. The files need not exist. On Linux, the locations follow the
 // XDG Base Directory Specification: $XDG_CONFIG_HOME/sluice/sluice.yaml and $XDG_DATA_HOME/sluice.
 func Find() (Paths, error) {
 	config, err := os.UserConfigDir()

@@ -23,7 +23,7 @@ const (
 	// the gateway accepts from a server, plus 1 MiB for the data that the gateway adds.
 	maxResponse = 17 << 20
 	// minRetryWait and maxRetryWait are the minimum and the maximum delay before an ended stream is opened again. The
-	// delay doubles with each attempt until an event arrives.
+	// relay doubles the delay with each attempt until an event arrives.
 	minRetryWait = time.Second
 	maxRetryWait = 30 * time.Second
 )
@@ -37,10 +37,10 @@ type rpcError struct{ raw jsontext.Value }
 
 func (e *rpcError) Error() string { return string(e.raw) }
 
-// send sends one HTTP request in a session. The parameter last is the id of the event after which a stream continues.
-// It may be empty.
+// send sends one HTTP request in a session. If last is not empty, the server continues a stream after the event with
+// this ID.
 func (r *Relay) send(ctx context.Context, method string, body []byte, in session, last string) (*http.Response, error) {
-	url, err := r.cfg.Endpoint(ctx, method == http.MethodPost) // a mesh is not started for a stream, or to end a session
+	url, err := r.cfg.Endpoint(ctx, method == http.MethodPost) // only a message of the client may start the mesh
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 func closeBody(resp *http.Response) { _ = resp.Body.Close() }
 
 // post sends a message in a session, and writes the messages in the HTTP response to the client. If the message opens a
-// session, post stores the session. The result answered is true if one of the messages was the JSON-RPC response.
+// session, post stores the session. It reports whether one of the messages was the JSON-RPC response.
 func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (answered bool, err error) {
 	resp, err := r.send(ctx, http.MethodPost, line, in, "")
 	if err != nil {
@@ -95,8 +95,8 @@ func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (
 	return answered, err
 }
 
-// storeSession stores the session that the response to initialize opens. The parameter id is the Mcp-Session-Id of the
-// HTTP response.
+// storeSession stores the session that the response to an initialize request opens. The ID of the session is the
+// Mcp-Session-Id of the HTTP response.
 func (r *Relay) storeSession(answer *message, id string) {
 	if id == "" {
 		return
@@ -145,7 +145,7 @@ func reasonOf(rpcErr jsontext.Value) string {
 	var e struct {
 		Message string `json:"message"`
 	}
-	_ = json.Unmarshal(rpcErr, &e) // without a message, the status is the reason
+	_ = json.Unmarshal(rpcErr, &e) // the result is empty if the error has no message
 	return e.Message
 }
 
@@ -160,9 +160,8 @@ func readEvents(body io.Reader, take func(sse.Event)) error {
 	return nil
 }
 
-// reopen opens a session that replaces the ended session in the parameter lost. It sends the initialize request and the
-// initialized notification of the client again. The client does not notice this, because its session over the pipe
-// continues.
+// reopen opens a session that replaces a session that has ended. It sends the initialize request and the initialized
+// notification of the client again. The client does not notice this, because its own session over stdio continues.
 func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +206,8 @@ func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	return fresh, nil
 }
 
-// deleteSession ends a session with a DELETE request. It ignores errors, because the gateway itself ends idle sessions.
+// deleteSession ends a session with a DELETE request. It ignores errors, because the gateway ends idle sessions by
+// itself.
 func (r *Relay) deleteSession(ctx context.Context, in session) {
 	if in.id == "" {
 		return
@@ -248,19 +248,19 @@ func (r *Relay) readStream(all, ctx context.Context, in session) {
 		if err == nil {
 			switch status := resp.StatusCode; {
 			case status == http.StatusOK:
-				_ = readEvents(resp.Body, func(e sse.Event) { // an ended stream is opened again, also after an error
+				_ = readEvents(resp.Body, func(e sse.Event) { // an error is ignored, because a stream that ended is opened again in any case
 					last, wait = cmp.Or(e.LastEventID, last), minRetryWait
 					if e.Data != "" {
 						r.write([]byte(e.Data))
 					}
 				})
 			case status == http.StatusNotFound:
-				if _, err := r.reopen(all, in); err == nil { // the new session has a stream of its own
+				if _, err := r.reopen(all, in); err == nil { // the new session has its own stream
 					closeBody(resp)
 					return
 				}
 			case status == http.StatusBadRequest:
-				last = "" // the event belongs to another session
+				last = "" // the ID of the event belongs to another session
 			case status < http.StatusInternalServerError && status != http.StatusTooManyRequests:
 				closeBody(resp)
 				return // the server has no stream

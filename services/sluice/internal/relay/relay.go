@@ -56,17 +56,17 @@ type Relay struct {
 	// initialize and initialized are the client's initialize request and initialized notification. The relay sends them
 	// again to reopen a session. They are nil until the client has sent them.
 	initialize, initialized []byte
-	current                 session // the current session
-	// stopListening stops reading the GET stream of the current session. The field streams is used to wait for all GET
-	// streams.
+	current                 session // the zero value while no session is open
+	// stopListening stops reading the GET stream of the current session. The field streams counts the goroutines that
+	// read GET streams, so that Run can wait for them.
 	stopListening context.CancelFunc
 	streams       sync.WaitGroup
 }
 
-// session is the session that the initialize request opened. The zero value means that there is no session.
+// A session is an MCP session at the gateway, with its protocol version. The zero value means that there is no session.
 type session struct{ id, version string }
 
-// message contains the members of a JSON-RPC message that the relay uses.
+// A message contains the members of a JSON-RPC message that the relay uses.
 type message struct {
 	ID     jsontext.Value `json:"id,omitzero"`
 	Method string         `json:"method"`
@@ -83,8 +83,9 @@ func (m *message) isResponseTo(other *message) bool {
 	return m.Method == "" && bytes.Equal(m.ID, other.ID)
 }
 
-// Run relays messages until the reader from ends and all requests have their responses. It returns an error if ctx is
-// done first, if the client no longer reads, or if a line is too long. Before it returns, Run ends the session.
+// Run relays messages until the client's output ends and all requests have received their responses. It returns an
+// error if ctx is done first, if the client no longer reads, or if a line is too long. Before it returns, Run ends the
+// session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.Endpoint == nil || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
 		return errors.New("relay: every field of Config except for NewToken is required")
@@ -94,7 +95,7 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	defer r.streams.Wait()
 	defer cancel(nil) // ends all GET streams that are still open
 	lines := make(chan []byte)
-	go func() { // a read can't be interrupted, so the goroutine stays if ctx ends
+	go func() { // a read can't be interrupted, so this goroutine may outlive Run
 		defer close(lines)
 		if err := readLines(ctx, from, lines); err != nil {
 			cancel(err)
@@ -170,7 +171,8 @@ func (r *Relay) forward(ctx context.Context, line []byte, m *message) {
 	r.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, rpcErr.raw))
 }
 
-// currentSession returns the current session. If the message opens a session, currentSession first stores the message.
+// currentSession returns the session in which a message is sent. It stores an initialize request and an initialized
+// notification, so that reopen can send them again. An initialize request starts without a session.
 func (r *Relay) currentSession(line []byte, m *message) session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,7 +191,7 @@ func internalError(err error) jsontext.Value {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 	}{-32603, err.Error()})
-	if marshalErr != nil { // the message of an error need not be UTF-8
+	if marshalErr != nil { // Marshal fails if the error's message is not UTF-8
 		return jsontext.Value(`{"code":-32603,"message":"the mesh gave no answer"}`)
 	}
 	return raw

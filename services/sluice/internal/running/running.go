@@ -30,7 +30,7 @@ type Mesh struct {
 	Version  string `json:"version"`
 	// Started is the time at which the mesh was ready.
 	Started time.Time `json:"started"`
-	// Idle is the time without clients after which a mesh exits if a client started it, such as 30m0s.
+	// Idle is how long a mesh that a client started stays without clients before it exits, such as 30m0s.
 	Idle string `json:"idle,omitzero"`
 }
 
@@ -80,7 +80,7 @@ func (a *Announcement) Close() error {
 	return errors.Join(err, a.lock.Unlock())
 }
 
-// Find returns the running mesh of a data directory. The result found is false if no mesh is running.
+// Find returns the running mesh of a data directory. The second result is false if no mesh is running.
 func Find(data string) (m Mesh, found bool, err error) {
 	path := filepath.Join(data, lockFile)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) { // TryRLock would create the file
@@ -95,7 +95,7 @@ func Find(data string) (m Mesh, found bool, err error) {
 		return Mesh{}, false, lock.Unlock()
 	}
 	raw, err := os.ReadFile(filepath.Join(data, addressesFile))
-	if errors.Is(err, fs.ErrNotExist) { // the mesh is starting or ending
+	if errors.Is(err, fs.ErrNotExist) { // the mesh is starting or stopping
 		return Mesh{}, false, nil
 	}
 	if err == nil {

@@ -28,15 +28,16 @@ const (
 )
 
 const (
-	// probeTimeout is the maximum time for the check whether the keychain works.
+	// probeTimeout limits how long the check whether the keychain works may take.
 	probeTimeout = 3 * time.Second
-	// keyServer takes the place of a server's name in the names of keys. No server has this name.
+	// keyServer replaces the server's name in the names of keys. No server can have this name.
 	keyServer = ".keys"
-	// sessionServer takes the place of a server's name in the names of people's sessions.
+	// sessionServer replaces the server's name in the names of people's sessions. No server can have this name.
 	sessionServer = ".sessions"
 	probes        = ".probes"
 	folder        = "secrets"
-	// temporary is the pattern for the names of files that are being written. No secret has such a name.
+	// temporary is the pattern for the names of files that are being written. No secret can have a name that matches
+	// it.
 	temporary = ".new-*"
 	keyBytes  = 32
 )
@@ -44,8 +45,8 @@ const (
 // ErrNoKey means that a store has no key with the given name.
 var ErrNoKey = errors.New("the key does not exist")
 
-// Store stores secrets. Its methods may be called concurrently, even by several processes. Only [Store.Key] may not be
-// called by several processes at the same time.
+// Store stores secrets. Its methods may be called concurrently, even by several processes. The exception is
+// [Store.Key], which only one process may call at a time.
 type Store struct {
 	data string
 	kind Kind
@@ -80,7 +81,8 @@ func OpenKind(data string, kind Kind) (*Store, error) {
 	return &Store{data: filepath.Clean(data), kind: kind}, nil
 }
 
-// Kind returns the kind of the store. A value that is too large for the keychain is always stored in a file.
+// Kind returns the kind of the store. Even a store of the kind Keychain uses files for values that are too large for
+// the keychain.
 func (s *Store) Kind() Kind { return s.kind }
 
 func probe(ctx context.Context) error {
@@ -100,8 +102,8 @@ func probe(ctx context.Context) error {
 	return nil
 }
 
-// Put stores a secret of a server and returns a reference for the configuration. The parameter name is the name of the
-// variable or header that contains the secret. An earlier secret with the same server and name is replaced.
+// Put stores the value of a server's environment variable or header, and returns a reference for the configuration. It
+// replaces an earlier value with the same server and name.
 func (s *Store) Put(ctx context.Context, server, name, value string) (reference string, err error) {
 	if err := keychain.CheckName(server + "/" + name); err != nil {
 		return "", err
@@ -130,7 +132,7 @@ func (s *Store) put(ctx context.Context, server, name, value string) (reference 
 	return reference, nil
 }
 
-// Reference returns the reference that [Store.Put] returns for the same arguments, without storing anything.
+// Reference returns the reference that [Store.Put] would return for the same arguments. It stores nothing.
 func (s *Store) Reference(server, name, value string) string {
 	if s.fitsKeychain(value) {
 		return "${keychain:" + server + "/" + name + "}"
@@ -142,8 +144,8 @@ func (s *Store) fitsKeychain(value string) bool {
 	return s.kind == Keychain && len(value) <= keychain.MaxBytes
 }
 
-// Delete deletes a secret. The reference must be one that [Store.Put] has returned, for a store of any kind with the
-// same data directory. Delete refuses all other references. It succeeds if the secret does not exist.
+// Delete deletes the secret with a reference that [Store.Put] returned. The reference may come from a store of another
+// kind with the same data directory. Delete refuses all other references. It succeeds if the secret does not exist.
 func (s *Store) Delete(ctx context.Context, reference string) error {
 	entry, inKeychain := strings.CutPrefix(strings.TrimSuffix(reference, "}"), "${keychain:")
 	path, inFile := strings.CutPrefix(strings.TrimSuffix(reference, "}"), "${file:")
@@ -162,12 +164,12 @@ func (s *Store) Delete(ctx context.Context, reference string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("delete the secret: %w", err)
 	}
-	_ = os.Remove(filepath.Dir(path)) // fails while other secrets are in it
+	_ = os.Remove(filepath.Dir(path)) // fails while the directory contains other secrets
 	return nil
 }
 
-// Key returns a random key of 32 bytes for [Seal]. It creates the key if it does not exist. The name follows the same
-// rules as for [Store.Put].
+// Key returns a random key of 32 bytes for [Seal]. It creates the key if it does not exist. The name may consist of
+// letters, digits and the characters _ . -
 func (s *Store) Key(ctx context.Context, name string) ([]byte, error) {
 	key, err := s.ExistingKey(ctx, name)
 	if !errors.Is(err, ErrNoKey) {
@@ -181,8 +183,8 @@ func (s *Store) Key(ctx context.Context, name string) ([]byte, error) {
 	return s.ExistingKey(ctx, name)
 }
 
-// ExistingKey returns a key that [Store.Key] has created in a store of the same kind. If there is no such key, it
-// returns [ErrNoKey].
+// ExistingKey returns a key that [Store.Key] created in a store of the same kind. If there is no such key, it returns
+// [ErrNoKey].
 func (s *Store) ExistingKey(ctx context.Context, name string) ([]byte, error) {
 	if err := checkKey(name); err != nil {
 		return nil, err
@@ -208,7 +210,7 @@ func checkKey(name string) error {
 	return nil
 }
 
-// read returns the value that [Store.put] has stored with the same server and name.
+// read returns the value that [Store.put] stored with the same server and name.
 func (s *Store) read(ctx context.Context, server, name string) (string, error) {
 	if s.kind == Keychain {
 		return keychain.Get(ctx, server+"/"+name)
@@ -225,7 +227,8 @@ func (s *Store) DeleteKey(ctx context.Context, name string) error {
 	return s.remove(ctx, keyServer, name)
 }
 
-// remove deletes the value that [Store.put] has stored with the same server and name. It succeeds if there is none.
+// remove deletes the value that [Store.put] stored with the same server and name. It succeeds if the value does not
+// exist.
 func (s *Store) remove(ctx context.Context, server, name string) error {
 	if s.kind == Keychain {
 		if err := keychain.Delete(ctx, server+"/"+name); err != nil && !errors.Is(err, keychain.ErrNotFound) {
@@ -249,7 +252,7 @@ func (s *Store) PutSession(ctx context.Context, name, token string) error {
 	return err
 }
 
-// Session returns the token that [Store.PutSession] has stored in a store of the same kind.
+// Session returns the token that [Store.PutSession] stored in a store of the same kind.
 func (s *Store) Session(ctx context.Context, name string) (string, error) {
 	if err := checkKey(name); err != nil {
 		return "", err
@@ -261,7 +264,7 @@ func (s *Store) Session(ctx context.Context, name string) (string, error) {
 	return token, nil
 }
 
-// DeleteSession deletes the token of a session. It succeeds if there is none.
+// DeleteSession deletes the token of a session. It succeeds if the token does not exist.
 func (s *Store) DeleteSession(ctx context.Context, name string) error {
 	if err := checkKey(name); err != nil {
 		return err
@@ -269,8 +272,8 @@ func (s *Store) DeleteSession(ctx context.Context, name string) error {
 	return s.remove(ctx, sessionServer, name)
 }
 
-// RemoveLeftovers removes the temporary files of killed processes, which contain secrets. No other process may store
-// secrets at the same time.
+// RemoveLeftovers removes temporary files that contain secrets and that killed processes left behind. No other process
+// may store secrets at the same time.
 func (s *Store) RemoveLeftovers() error {
 	root := os.DirFS(filepath.Join(s.data, folder))
 	found, err := fs.Glob(root, "*/"+temporary)
@@ -282,7 +285,7 @@ func (s *Store) RemoveLeftovers() error {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove a temporary file of a secret: %w", err)
 		}
-		_ = os.Remove(filepath.Dir(path)) // fails while secrets are in it
+		_ = os.Remove(filepath.Dir(path)) // fails while the directory contains secrets
 	}
 	return nil
 }
@@ -294,7 +297,7 @@ func writeFile(path, value string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, temporary) // has mode 0600
+	f, err := os.CreateTemp(dir, temporary) // the file has mode 0600
 	if err != nil {
 		return err
 	}

@@ -22,9 +22,9 @@ type RefusedError struct{ why string }
 // Error implements error.
 func (e *RefusedError) Error() string { return e.why }
 
-// New returns a client that trusts the root certificates in roots, or the system's if the parameter roots is nil. The
-// client sends the token without TLS only to loopback addresses and to the host cleartextTo, which may be empty. If the
-// token may not be sent to the URL of a request, the client's error wraps a [RefusedError].
+// New returns a client that trusts the given root certificates, or those of the system if roots is nil. The client
+// sends the token without TLS only to loopback addresses and to the host cleartextTo, which may be empty. If the token
+// may not be sent to the URL of a request, the client's error wraps a [RefusedError].
 func New(roots *x509.CertPool, cleartextTo string) *http.Client {
 	t := &transport{plain: base(), cleartext: base(), secure: base(), cleartextTo: cleartextTo}
 	t.plain.Proxy, t.plain.DialContext = nil, loopback.Dial // a proxy would read the token
@@ -100,7 +100,7 @@ func portOf(u *url.URL) string {
 }
 
 // redirectError returns an error that contains the target of a redirect. It omits the user, the query and the fragment
-// of the target, which may contain secrets.
+// of the target, because they may contain secrets.
 func redirectError(from *url.URL, resp *http.Response) error {
 	target := "nowhere"
 	if to, err := resp.Location(); err == nil {

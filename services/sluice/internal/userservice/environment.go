@@ -8,9 +8,9 @@ import (
 // variable is an environment variable of the service.
 type variable struct{ Name, Value string }
 
-// inherited lists the variables that the service gets from the environment of Install. A service does not get the
-// variables of the person's shell, but servers need PATH to find programs such as npx. Variables of the session, such
-// as DBUS_SESSION_BUS_ADDRESS, come from the service manager.
+// inherited lists the variables that the service gets from the environment of the process that calls Install. A service
+// does not get the variables of the person's shell, but servers need PATH to find programs such as npx. Variables of
+// the session, such as DBUS_SESSION_BUS_ADDRESS, come from the service manager.
 var inherited = []string{
 	"PATH", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",

@@ -67,7 +67,7 @@ func (m launchd) check(ctx context.Context) error {
 func (m launchd) start(ctx context.Context, changed bool) error {
 	if m.loaded(ctx) {
 		if !changed {
-			return m.run(ctx, "kickstart", m.target()) // does nothing if the service runs
+			return m.run(ctx, "kickstart", m.target()) // does nothing if the service is running
 		}
 		if err := m.stop(ctx); err != nil {
 			return err

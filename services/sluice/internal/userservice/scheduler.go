@@ -11,8 +11,8 @@ import (
 
 const taskName = `\Sluice\mesh`
 
-// scheduler runs the service as a task of the Windows Task Scheduler. A Windows service could not access the person's
-// keychain.
+// scheduler runs the service as a task of the Windows Task Scheduler, because a Windows service could not access the
+// person's keychain.
 type scheduler struct{ s *Service }
 
 func (m scheduler) path() string { return filepath.Join(m.s.Data, "service.xml") }
@@ -78,7 +78,7 @@ func (m scheduler) check(ctx context.Context) error {
 
 func (m scheduler) start(ctx context.Context, changed bool) error {
 	if changed && m.exists(ctx) {
-		_, _ = m.s.Run(ctx, "schtasks", "/End", "/TN", m.task()) // fails if the task does not run
+		_, _ = m.s.Run(ctx, "schtasks", "/End", "/TN", m.task()) // fails if the task is not running
 	}
 	if _, err := m.s.Run(ctx, "schtasks", "/Create", "/F", "/TN", m.task(), "/XML", m.path()); err != nil {
 		return fmt.Errorf("create the task: %w", err)
@@ -93,7 +93,7 @@ func (m scheduler) stop(ctx context.Context) error {
 	if !m.exists(ctx) {
 		return nil
 	}
-	_, _ = m.s.Run(ctx, "schtasks", "/End", "/TN", m.task()) // fails if the task does not run
+	_, _ = m.s.Run(ctx, "schtasks", "/End", "/TN", m.task()) // fails if the task is not running
 	if _, err := m.s.Run(ctx, "schtasks", "/Delete", "/F", "/TN", m.task()); err != nil {
 		return fmt.Errorf("remove the task: %w", err)
 	}

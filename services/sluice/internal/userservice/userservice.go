@@ -31,8 +31,8 @@ type Service struct {
 	OS string
 	// Program, Config and Data are the absolute paths of the program, the configuration and the data directory.
 	Program, Config, Data string
-	// Home is the home directory of the person, and User is the name. UID is the numeric ID, which does not exist on
-	// Windows.
+	// Home is the home directory of the person, and User is the user name. UID is the numeric user ID, which does not
+	// exist on Windows.
 	Home, User, UID string
 	// Getenv returns the value of an environment variable, as [os.Getenv] does.
 	Getenv func(string) string
@@ -142,7 +142,8 @@ func (s *Service) Definition() (string, error) {
 	return body + s.mark(body), nil
 }
 
-// State compares the definition in the file system with the definition that Install would write.
+// State reports whether the definition in the file system is the one that Install would write, and who wrote it
+// otherwise.
 func (s *Service) State() (State, error) {
 	want, err := s.Definition()
 	if err != nil {
@@ -218,7 +219,7 @@ func (s *Service) write(path string, raw []byte) error {
 }
 
 // Remove stops the service and removes the file that defines it. It returns an error if the state of the file is
-// Foreign. The result removed is false if there was no such file.
+// Foreign. It reports whether it removed the file, which is not the case if the file did not exist.
 func (s *Service) Remove(ctx context.Context) (removed bool, err error) {
 	m, err := s.manager()
 	if err != nil {

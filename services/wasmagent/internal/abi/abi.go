@@ -1,6 +1,5 @@
 // Package abi defines the messages that a guest and its host exchange (ABI 1). The messages are JSON envelopes. In each
-// step, a guest receives one envelope and returns one envelope. Package sdk/guest implements the guest's side of the
-// ABI.
+// step, a guest receives one envelope and returns one envelope. Package sdk/guest implements the ABI for guests.
 package abi
 
 import (
@@ -11,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// The kinds of envelopes that a guest receives.
+// These are the kinds of envelopes that a guest receives.
 const (
 	Start  = "start"
 	Prompt = "prompt"
@@ -19,7 +18,8 @@ const (
 	Cancel = "cancel"
 )
 
-// The kinds of envelopes that a guest returns. Finish and Fail end the turn. Every other kind requests an effect.
+// These are the kinds of envelopes that a guest returns. Finish and Fail end the turn. All other kinds request an
+// effect.
 const (
 	Model  = "model"
 	Tool   = "tool"
@@ -40,14 +40,14 @@ type HostEnvelope struct {
 	Instructions string `json:"instructions,omitzero"`
 	MaxTurns     int    `json:"max_turns,omitzero"`
 	Model        string `json:"model,omitzero"`
-	// Messages and Todos are set for the kind Start. They contain the conversation and the todos of an agent that was
-	// migrated from another module.
+	// Messages and Todos are set for the kind Start if the agent was migrated from another module. They contain the
+	// agent's conversation and todos.
 	Messages []Message  `json:"messages,omitempty"`
 	Todos    []TodoItem `json:"todos,omitempty"`
 	// Input is set for the kind Prompt.
 	Input string `json:"input,omitzero"`
-	// Result and Error are set for the kind Result. Exactly one of them is set. Result is the JSON value of the result.
-	// Error is the reason that the effect failed.
+	// Result and Error are set for the kind Result. Exactly one of them is set. Result is the effect's result as a JSON
+	// value. Error is the reason why the effect failed.
 	Result jsontext.Value `json:"result,omitzero"`
 	Error  *Error         `json:"error,omitzero"`
 	// Reason is set for the kind Cancel.
@@ -61,14 +61,14 @@ type Message struct {
 	Content string `json:"content"`
 }
 
-// Error describes why an effect was not carried out.
+// Error states why an effect failed.
 type Error struct {
-	// Code is a stable code, for example "file_unknown".
+	// Code is a code that does not change in later versions, for example "file_unknown".
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// GuestEnvelope is an envelope from a guest. It is untrusted input.
+// GuestEnvelope is an envelope from a guest, which is not trusted.
 type GuestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
@@ -108,7 +108,7 @@ type TodoItem struct {
 	Status string `json:"status"`
 }
 
-// JSONError returns a description of a JSON error. The description includes the position of the error, but no names of
+// JSONError returns a description of a JSON error. The description contains the position of the error, but no names of
 // Go types.
 func JSONError(err error) string {
 	own, ok := errors.AsType[*json.SemanticError](err)
@@ -133,7 +133,8 @@ func Encode(e HostEnvelope) ([]byte, error) {
 	return text, nil
 }
 
-// Decode parses an envelope from a guest. It returns an error for unknown fields, duplicate fields and unknown kinds.
+// Decode parses an envelope from a guest. It returns an error if a field is unknown or occurs twice, or if the kind is
+// unknown.
 func Decode(text []byte) (GuestEnvelope, error) {
 	var e GuestEnvelope
 	if err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); err != nil {

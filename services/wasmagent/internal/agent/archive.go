@@ -19,11 +19,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// ErrABI means that the guest uses another version of the ABI, or that another version of the fuel meter counted its
-// fuel.
+// ErrABI means that the guest uses another version of the ABI, or that the archive's fuel was counted by another
+// version of the fuel meter.
 var ErrABI = errors.New("the agent's guest uses another version of the ABI, or of the fuel meter")
 
-// ExportDetail returns the details of the stored agent that only exports include.
+// ExportDetail returns those details of the stored agent that only exports contain.
 func (a *Agent) ExportDetail() (*wasmagentv1.ExportedState, error) {
 	list, err := a.ListFiles("")
 	if err != nil {
@@ -44,10 +44,10 @@ func FileProtos(list []files.File) (out []*wasmagentv1.AgentFile) {
 	return out
 }
 
-// ArchiveContent returns the content of an archive of the stored agent. It first compares the agent with its whole
-// journal. If allowUncovered is set, the content of some parts of the agent may be missing from the journal. Errors:
-// [archive.ErrLarge], [events.ErrChain], [ErrStateDiffers], [ErrNotCovered] unless allowUncovered is set, or an error
-// from the store.
+// ArchiveContent returns the content of an archive of the stored agent. It first checks that the agent matches its
+// whole journal. If allowUncovered is true, the journal need not record the content of all parts of the agent.
+// ArchiveContent returns [archive.ErrLarge], [events.ErrChain], [ErrStateDiffers], [ErrNotCovered] unless
+// allowUncovered is true, or an error from the store.
 func (a *Agent) ArchiveContent(ctx context.Context, allowUncovered bool) (c archive.Content, err error) {
 	if err := a.Damage(); err != nil {
 		return c, err
@@ -92,9 +92,9 @@ func (a *Agent) ArchiveContent(ctx context.Context, allowUncovered bool) (c arch
 	return c, err
 }
 
-// Import creates an agent from an archive's content. The agent is stopped until it is resumed. The agent's id, creator,
-// guest, manifest, limits, creation time and archive digest come from s. Everything else comes from the archive. The
-// parameter limits contains the maximum numbers of agents. Errors: [archive.ErrInvalid], [ErrABI], or an error from the
+// Import creates an agent from the content of an archive. The agent is stopped until it is resumed. The agent's id,
+// creator, guest, manifest, limits, creation time and archive digest come from s, and everything else comes from the
+// archive. limits limits how many agents may exist. Import returns [archive.ErrInvalid], [ErrABI], or an error from the
 // store.
 func Import(caller Caller, s Spec, c archive.Content, deps Deps, limits store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
@@ -127,7 +127,8 @@ func Import(caller Caller, s Spec, c archive.Content, deps Deps, limits store.Ag
 	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "imported from archive "+s.ImportedDigest+", where it was "+exported.GetId()), &current, head), "", limits)
 }
 
-// archiveCoverage checks the journal in an archive, and compares the other parts of the archive with the journal.
+// archiveCoverage checks the journal in an archive. It returns an error if the other parts of the archive differ from
+// the journal.
 func archiveCoverage(c archive.Content) (*coverage, error) {
 	exported, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
 	covered := &coverage{head: events.EmptyHead(exported.GetJournalId())}
@@ -153,12 +154,12 @@ func archiveCoverage(c archive.Content) (*coverage, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Archives do not contain these fields.
+	// archives do not contain these fields
 	return covered, differenceError(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots"))
 }
 
-// checkImportedState returns an error if an imported state exceeds the limits on agents in this installation. Errors:
-// [archive.ErrInvalid], [ErrTodosInvalid], [ErrTodosFull].
+// checkImportedState returns an error if an imported state exceeds the limits of this installation. The error is
+// [archive.ErrInvalid], [ErrTodosInvalid] or [ErrTodosFull].
 func checkImportedState(current *state, stored *wasmstorev1.State, bounds files.Bounds) error {
 	if len(current.messages) > maxMessages || current.messageBytes > maxMessageBytes {
 		return fmt.Errorf("%w: its conversation is too long", archive.ErrInvalid)

@@ -10,8 +10,8 @@ import (
 )
 
 // lockForChange locks the agent for a change. The caller must unlock the agent with unlockChange. lockForChange returns
-// an error if the journal is damaged, and [ErrBusy] if a turn runs. If allowElsewhere is set, a turn that runs in
-// another process is not an error.
+// an error if the journal is damaged, and [ErrBusy] if a turn is running. If allowElsewhere is true, a turn may be
+// running in another process.
 func (a *Agent) lockForChange(ctx context.Context, allowElsewhere bool) error {
 	if err := a.lockUnchecked(ctx, allowElsewhere); err != nil {
 		return err
@@ -58,8 +58,8 @@ func (a *Agent) unlockChange() {
 	a.changeDone = nil
 }
 
-// changeState changes an agent that has no running turn. The function do changes a copy of the state and returns the
-// event that records the change. If do returns a nil event, nothing is stored.
+// changeState changes an agent that has no running turn. It calls do, which changes a copy of the state and returns the
+// event that records the change. If do returns a nil event, changeState stores nothing.
 func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
 	if err := a.lockForChange(ctx, false); err != nil {
 		return err
@@ -83,11 +83,11 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 }
 
 // changeError is the cancellation cause of a turn that was cancelled because the agent must be changed. The turn itself
-// makes the change when it ends, so that no other change can be made first.
+// makes the change when it ends, so that no other change can come first.
 type changeError struct {
 	error
 	change func(next *state) (*wasmagentv1.Event, error)
-	// isMade is true if the change was made. If isMade is false, err is the reason.
+	// isMade is true if the change was made. If it is false, err is the reason.
 	isMade bool
 	err    error
 }
@@ -95,8 +95,8 @@ type changeError struct {
 // Unwrap returns the error that the changeError wraps.
 func (f *changeError) Unwrap() error { return f.error }
 
-// forceChange is like changeState, but if a turn runs, forceChange cancels it with the given cause. A turn that is
-// cancelled in this way is undone.
+// forceChange changes the agent as changeState does. If a turn is running, forceChange cancels it with the given cause.
+// The cancelled turn is undone.
 func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {
 		err := a.changeState(ctx, do)
@@ -126,7 +126,8 @@ func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *stat
 	}
 }
 
-// takeOverTurn undoes a turn that runs in another process. Afterwards, that process can't store changes to the agent.
+// takeOverTurn undoes a turn that is running in another process. After that, the other process can't store changes to
+// the agent.
 func (a *Agent) takeOverTurn(ctx context.Context, reason string) error {
 	if err := a.lockForChange(ctx, true); err != nil {
 		return err
@@ -153,8 +154,8 @@ func (a *Agent) takeOverTurn(ctx context.Context, reason string) error {
 	return a.undoAbandoned(ctx, reason)
 }
 
-// Invalidate cancels the running turn, because another process has changed the agent and the turn can no longer be
-// stored.
+// Invalidate cancels the running turn. It is called when another process has changed the agent, because the turn can
+// then no longer be stored.
 func (a *Agent) Invalidate() {
 	a.mu.Lock()
 	t := a.turn

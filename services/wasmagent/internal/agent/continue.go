@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// continueDetached continues a turn whose process has exited. It replays the guest up to the end of the journal, and
-// then continues the turn. It sends no call twice. No other goroutine may be using the agent yet.
+// continueDetached continues a turn whose process has exited. It runs the guest again with the inputs in the journal,
+// up to the end of the journal, and then continues the turn. It sends no call twice. No other goroutine may be using
+// the agent yet.
 func (a *Agent) continueDetached() {
 	a.mu.Lock()
 	t := a.newTurn(context.Background())
@@ -24,7 +25,7 @@ func (a *Agent) continueDetached() {
 	go func() {
 		defer close(t.done)
 		defer t.cancel(nil)
-		_, _ = a.runTurn(t, func() (envelope abi.GuestEnvelope, memory []byte, err error) { // the turn has no caller that needs the result
+		_, _ = a.runTurn(t, func() (envelope abi.GuestEnvelope, memory []byte, err error) { // no caller needs the result
 			if err := a.flushEvents(t.ctx, store.DetachedTurn); err != nil { // another process will continue the turn
 				return envelope, nil, err
 			}
@@ -38,7 +39,7 @@ func (a *Agent) continueDetached() {
 			if err := a.acquireSlot(t, true); err != nil {
 				return envelope, nil, err
 			}
-			var tail []*wasmstorev1.StoredEvent // read as late as possible, because the events take memory
+			var tail []*wasmstorev1.StoredEvent // read as late as possible, because the events need memory
 			if _, err := a.readTail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { tail = append(tail, e) }); err != nil {
 				return envelope, nil, err
 			}
@@ -50,8 +51,7 @@ func (a *Agent) continueDetached() {
 	}()
 }
 
-// replayTurn runs the guest again with the turn's inputs from the journal. It returns the last envelope that the guest
-// returned.
+// replayTurn runs the guest again with the turn's inputs from the journal. It returns the last envelope from the guest.
 func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (envelope abi.GuestEnvelope, err error) {
 	if t.stateBefore.memory != nil {
 		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.stateBefore.memory); err != nil {
@@ -86,8 +86,8 @@ func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (envelope a
 }
 
 // replayStep sends the guest an envelope from the journal. input is the event that contains the envelope, and emitted
-// is the event that contains the guest's answer. The guest must return the same answer again. If emitted is nil, the
-// journal does not contain an answer yet, and replayStep records the new answer.
+// is the event that contains the guest's answer. replayStep returns an error if the guest gives a different answer. If
+// the journal does not contain an answer yet, emitted is nil, and replayStep records the new answer.
 func (a *Agent) replayStep(t *turn, input, emitted *wasmstorev1.StoredEvent, asked abi.GuestEnvelope) (envelope abi.GuestEnvelope, err error) {
 	in, err := abi.DecodeHost(input.GetEnvelope())
 	if err != nil {

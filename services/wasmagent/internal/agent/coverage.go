@@ -10,21 +10,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// maxFullCheckBytes is the maximum size, in bytes, of a journal that is checked completely when its agent is loaded. If
-// a journal is larger, only its last event is checked at that time, and the whole journal is checked before the first
+// maxFullCheckBytes limits the size, in bytes, of a journal that is checked completely when its agent is loaded. Of a
+// larger journal, only the last event is checked at that time. The whole journal is then checked before the first
 // change to the agent.
 const maxFullCheckBytes = 8 << 20
 
-// A coverage contains the digests of the stored parts of an agent, as recorded in the agent's journal.
+// A coverage contains the digests of an agent's stored parts that the agent's journal records.
 type coverage struct {
 	inventory.Covered
 
-	// head is the position after the last event that was read. stored is the position after the last event of the kind
-	// STORED that was read.
+	// head is the position after the last event that was read. stored is the position after the last STORED event that
+	// was read.
 	head, stored *wasmstorev1.Head
 }
 
-// add processes the next event. Errors: [events.ErrChain].
+// add processes the next event. It returns [events.ErrChain] if the event does not continue the journal.
 func (c *coverage) add(e *wasmstorev1.StoredEvent) error {
 	head, err := events.Check(c.head, e)
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *coverage) add(e *wasmstorev1.StoredEvent) error {
 	return nil
 }
 
-// checkEnd checks that the journal ends at head. Errors: [events.ErrChain].
+// checkEnd checks that the journal ends at the given head. It returns [events.ErrChain] if it does not.
 func (c *coverage) checkEnd(head *wasmstorev1.Head) error {
 	if c.head.GetHash() != head.GetHash() || c.head.GetPlace() != head.GetPlace() || c.head.GetEpoch() != head.GetEpoch() || c.head.GetSequence() != head.GetSequence() {
 		return fmt.Errorf("%w: its last events are missing", events.ErrChain)
@@ -52,8 +52,8 @@ func (c *coverage) checkEnd(head *wasmstorev1.Head) error {
 	return nil
 }
 
-// compare compares a stored record and a stored state with the journal. It returns nil if they match the journal, or if
-// the journal does not record the stored content.
+// compare returns the first difference between the stored record and state and the journal. It returns nil if there is
+// none, or if the journal does not record the stored content.
 func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmagentv1.StoredDifference {
 	if c.List == nil {
 		return nil
@@ -87,8 +87,8 @@ func (c *coverage) notCovered() []string {
 	return c.List.NotCovered()
 }
 
-// readChain reads and checks a journal from its beginning to the position end. It calls the function do for each event,
-// unless do is nil. Errors: [events.ErrChain], or an error from do or the store.
+// readChain reads and checks a journal from its beginning to the position end. It calls do for each event, unless do is
+// nil. It returns [events.ErrChain], an error from the store, or the error that do returned.
 func (a *Agent) readChain(ctx context.Context, id string, end *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
 	c := &coverage{head: events.EmptyHead(a.JournalID)}
 	err := a.eachEvent(ctx, id, end.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
@@ -103,9 +103,9 @@ func (a *Agent) readChain(ctx context.Context, id string, end *wasmstorev1.Head,
 	return c, c.checkEnd(end)
 }
 
-// checkStored compares a loaded record and state with the journal. It checks the whole journal if whole is set or if
-// the size of the journal is at most maxFullCheckBytes. Otherwise, it checks only the last event. Errors:
-// [events.ErrChain], [ErrStateDiffers], or an error from the store.
+// checkStored checks that a loaded record and state match the journal. It checks the whole journal if whole is true or
+// if the journal has at most maxFullCheckBytes. Otherwise, it checks only the last event. It returns [events.ErrChain],
+// [ErrStateDiffers], or an error from the store.
 func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole bool) error {
 	r := a.savedRecord
 	if whole || r.GetHead().GetBytes() <= maxFullCheckBytes {
@@ -131,8 +131,8 @@ func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole boo
 	return nil
 }
 
-// checkLastEvent compares the record with the last event of the journal. isStored reports whether the last event is of
-// the kind STORED.
+// checkLastEvent checks that the record matches the last event of the journal. isStored is true if that is a STORED
+// event, which contains digests of the record and the state.
 func (a *Agent) checkLastEvent(ctx context.Context) (isStored bool, err error) {
 	head := a.savedRecord.GetHead()
 	last, _, err := a.Store.Events(ctx, a.ID, head.GetPlace()-1, 1, maxEventBytesRead)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// runEffect carries out an effect for the guest and returns the result. An error ends the turn.
+// runEffect carries out an effect for the guest and returns the result. If it returns an error, the turn ends.
 func (a *Agent) runEffect(t *turn, envelope abi.GuestEnvelope) (abi.HostEnvelope, error) {
 	in := abi.HostEnvelope{Kind: abi.Result}
 	var err error
@@ -47,8 +47,8 @@ func (a *Agent) runEffect(t *turn, envelope abi.GuestEnvelope) (abi.HostEnvelope
 	return in, nil
 }
 
-// GuestErrorCode returns the guest's error code for an error that concerns files, todos, results or sleep. For any
-// other error, it returns `failed`.
+// GuestErrorCode returns the guest's error code for an error that concerns files, todos, results or sleep. It returns
+// `failed` for all other errors.
 func GuestErrorCode(err error) string {
 	for _, c := range []struct {
 		err  error
@@ -107,7 +107,7 @@ func (a *Agent) todoEffect(envelope abi.GuestEnvelope) error {
 	return nil
 }
 
-// TodoStatus returns the status of a todo by its name. It returns the unspecified status for an unknown name.
+// TodoStatus returns the status with the given name. It returns the unspecified status if the name is unknown.
 func TodoStatus(name string) wasmagentv1.TodoStatus {
 	return map[string]wasmagentv1.TodoStatus{
 		"pending": wasmagentv1.TodoStatus_TODO_STATUS_PENDING, "in_progress": wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS,
@@ -128,7 +128,7 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 	})
 }
 
-// setWaiting marks the turn as waiting, and records why it waits. If waiting is nil, setWaiting marks the turn as
+// setWaiting marks the turn as waiting, and records why it waits. If the argument is nil, setWaiting marks the turn as
 // running.
 func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	a.mu.Lock()

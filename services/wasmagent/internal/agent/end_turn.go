@@ -51,7 +51,7 @@ func (a *Agent) endTurn(t *turn, envelope abi.GuestEnvelope, memory []byte, err 
 	return Answer{}, err
 }
 
-// leaveTurn stores a turn that has no caller, so that the next process can continue the turn. It is called when this
+// leaveTurn stores a turn that has no caller, so that the next process can continue it. leaveTurn is called when this
 // process stops.
 func (a *Agent) leaveTurn(t *turn) error {
 	err := a.flushEvents(t.ctx, store.DetachedTurn)
@@ -61,9 +61,9 @@ func (a *Agent) leaveTurn(t *turn) error {
 	return errors.Join(ErrUnavailable, err)
 }
 
-// recordEnd records the end of a turn: that the turn was undone, what a failed step printed, and that the agent's state
-// changed. It omits what does not apply. err is the turn's error, or nil. If forced is not nil, recordEnd also makes
-// the forced change.
+// recordEnd records the end of a turn. If they apply, it records that the turn was undone, what a failed step printed,
+// and that the agent's state changed. err is the turn's error, or nil. If forced is not nil, recordEnd also makes the
+// change that forced the turn to end.
 func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)
@@ -85,8 +85,8 @@ func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) 
 	}
 }
 
-// saveEnd stores the state at the end of a turn. It stores nothing if the turn has no events and has not continued
-// without its caller, because such a turn has changed nothing.
+// saveEnd stores the state at the end of a turn. A turn without events has changed nothing, so saveEnd then stores
+// nothing unless the turn has continued without its caller.
 func (a *Agent) saveEnd(t *turn, next *state) error {
 	if t.eventBytes == 0 && !t.detached {
 		return nil
@@ -106,8 +106,8 @@ func (a *Agent) setEndState(next state) (isStale bool) {
 	return a.stale
 }
 
-// finishTurn updates the state at the end of a turn that is not undone. It returns [ErrTurnFailed] if the guest reports
-// that the turn failed.
+// finishTurn updates the state at the end of a turn that is not undone. It returns [ErrTurnFailed] if the guest
+// reported that the turn failed.
 func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 	s.status = wasmagentv1.AgentState_AGENT_STATE_IDLE
 	s.turns++
@@ -127,14 +127,14 @@ func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 	return err
 }
 
-// WithdrawalReason returns the message that approvers see when an approval is withdrawn. reason says why the agent no
+// WithdrawalReason returns the message that approvers see when an approval is withdrawn. reason states why the agent no
 // longer waits for the approval.
 func WithdrawalReason(reason string) string {
 	return "the agent no longer waits for the call, so the call would not run: " + reason
 }
 
-// undoReason returns the reason for undoing a turn in the form in which the journal records it. The text does not
-// contain internal errors, because callers can read the journal.
+// undoReason returns the reason for undoing a turn as it appears in the journal. The text contains no internal errors,
+// because callers can read the journal.
 func undoReason(err error) string {
 	for _, known := range []error{ErrFailed, ErrStopped, ErrCallsStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
 		if errors.Is(err, known) {
@@ -144,8 +144,8 @@ func undoReason(err error) string {
 	return "agents can't be run now"
 }
 
-// undoTurn returns the state before the turn, changed to show why the turn was undone. It also returns the error for
-// the caller.
+// undoTurn returns the state before the turn, changed so that it shows why the turn was undone. It also returns the
+// error for the caller.
 func undoTurn(t *turn, current *state, err, cause error) (next state, _ error) {
 	next = t.stateBefore
 	next.usage = current.usage

@@ -24,14 +24,14 @@ import (
 type Host interface {
 	// Allow counts a call against the rights of an agent and of the agents in its delegation chain. giveBack reverses
 	// the count. If the call is a question to a model, Allow only checks the rights, because CountModelUse counts the
-	// question. If the rights do not allow the call, refused is the reason. An error means that the rights could not
-	// be checked.
+	// question. If the rights do not allow the call, refused is the reason. If the rights could not be checked, Allow
+	// returns an error.
 	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
-	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits for
-	// the decision for at most pollTime. An error means that the outcome of the call is unknown.
+	// Call calls a tool on behalf of an agent, if the policy allows the call. If the call needs an approval, Call waits
+	// for the decision for at most pollTime. If Call returns an error, the outcome of the call is unknown.
 	Call(ctx context.Context, a *Agent, call ToolCall, pollTime time.Duration) (ToolResult, error)
-	// Model returns the name of the model for an agent's question. asked is the name that the guest specified. If asked
-	// is empty, Model returns the agent's default model. ok is false if no provider is configured for the model.
+	// Model returns the name of the model for an agent's question. asked is the name that the guest has given. If it is
+	// empty, Model returns the agent's default model. ok is false if no provider is configured for the model.
 	Model(a *Agent, asked string) (name string, ok bool)
 	// Server returns the name of the server that has the tool [AskTool], or an empty string if there is no such server.
 	Server() string
@@ -41,19 +41,19 @@ type Host interface {
 	// Tools returns the tools on servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
 	// AcquireSlot waits for a slot in which a guest can run. leave releases the slot. hadSlot is true if the turn had a
-	// slot before. Such a turn takes precedence over other turns, and waits until ctx is done. Errors:
-	// [ErrPromptsFull], or the error of ctx.
+	// slot before. Such a turn takes precedence over other turns, and waits until ctx is done. AcquireSlot returns
+	// [ErrPromptsFull] or the error of ctx.
 	AcquireSlot(ctx context.Context, a *Agent, hadSlot bool) (leave func(), err error)
 	// EnsureModule makes sure that a module of the agent's guest is compiled. digest is the digest of the guest's
-	// current module or of an earlier module.
+	// current module or of an earlier one.
 	EnsureModule(ctx context.Context, a *Agent, digest string) error
 	// ReserveSnapshot reserves memory for the snapshot of a guest that releases its slot while it waits for a call.
-	// giveBack releases the memory. ok is false if not enough memory for snapshots is left.
+	// giveBack releases the memory. ok is false if there is not enough memory for the snapshot.
 	ReserveSnapshot(a *Agent, bytes int) (giveBack func(), ok bool)
-	// WithdrawApproval cancels an approval that an agent no longer waits for. Approvers can read the reason.
-	// WithdrawApproval returns within seconds. If the cancellation fails, it is retried in the background.
+	// WithdrawApproval cancels an approval for which an agent no longer waits. Approvers can read the reason.
+	// WithdrawApproval returns within seconds, and retries in the background if the cancellation fails.
 	WithdrawApproval(ctx context.Context, a *Agent, approval, reason string)
-	// LogPanic logs a panic in this program during a turn of an agent. stack is the stack of the goroutine that
+	// LogPanic logs a panic of this program during a turn of an agent. stack is the stack of the goroutine that
 	// panicked.
 	LogPanic(ctx context.Context, a *Agent, fault any, stack []byte)
 	// DetachedTurnEnded is called at the end of a turn that continued without its caller. err is nil if the turn
@@ -68,7 +68,7 @@ type ToolCall struct {
 	Arguments []byte
 	// ApprovalID is the id of the call's approval. It is empty if the call does not wait for an approval yet.
 	ApprovalID string
-	// Model is the name of the model if the call is a question to a model. Otherwise, it is empty.
+	// Model is the name of the model if the call is a question to a model, and otherwise empty.
 	Model string
 	// Progress receives progress messages until the call ends. It may be called from another goroutine.
 	Progress func(string)
@@ -77,30 +77,30 @@ type ToolCall struct {
 // ToolResult is the result of a call.
 type ToolResult struct {
 	// Text contains the text parts of the tool's content. Structured contains the structured content. IsError is true
-	// if the tool reports an error.
+	// if the tool has reported an error.
 	Text       string         `json:"text"`
 	IsError    bool           `json:"is_error"`
 	Structured jsontext.Value `json:"structured,omitempty"`
-	// Failure is the status that the gateway returned, if the tool belongs to a service of the mesh and the call
+	// Failure is the status that the gateway has returned, if the tool belongs to a service of the mesh and the call
 	// failed.
 	Failure Failure `json:"-"`
-	// Refused is the reason that there is no result, or nil if there is a result. HasRun is true if there is no result,
-	// but the call ran or may have run.
+	// Refused is the reason why there is no result, or nil if there is a result. HasRun is true if there is no result
+	// although the call ran or may have run.
 	Refused *abi.Error `json:"-"`
 	HasRun  bool       `json:"-"`
 	// Retryable is true if the same call may succeed later.
 	Retryable bool `json:"-"`
-	// DecisionID is the id of the gateway's decision on the call. Code is the code of the refusal if the gateway
-	// refused the call. Both fields may be empty.
+	// DecisionID is the id of the gateway's decision on the call. Code is the refusal code if the gateway has refused
+	// the call. Both fields may be empty.
 	DecisionID string        `json:"-"`
 	Code       commonv1.Code `json:"-"`
-	// IsDenied is true if policy or the agent's rights deny the call.
+	// IsDenied is true if the policy or the agent's rights deny the call.
 	IsDenied bool `json:"-"`
-	// Waiting describes the approval that the call waits for. It is nil if the call does not wait.
+	// Waiting describes the approval for which the call waits. It is nil if the call does not wait.
 	Waiting *wasmagentv1.Waiting `json:"-"`
 }
 
-// Failure is a gRPC status as the gateway encodes it in JSON.
+// Failure is a gRPC status in the JSON form that the gateway uses.
 type Failure struct {
 	// Reason and Metadata are the fields of the google.rpc.ErrorInfo in the status. They are empty if the status has no
 	// ErrorInfo.
@@ -109,22 +109,22 @@ type Failure struct {
 }
 
 const (
-	// approvalPollTime is the maximum time that one request to the host waits for an approval.
+	// approvalPollTime is how long one request to the host waits for an approval at most.
 	approvalPollTime = 10 * time.Minute
-	// minPollInterval is the minimum time between two requests to the host for the same call.
+	// minPollInterval is the shortest time between two requests to the host for the same call.
 	minPollInterval = time.Second
-	// maxRestores is the maximum number of attempts to restore a guest when workers fail.
+	// maxRestores limits how often the package tries to restore a guest when workers fail.
 	maxRestores = 5
 )
 
 // outcomeUnknown is the guest's error code for a call that may or may not have run.
 var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
-// ErrCallsStopped means that a prompt was undone because the prompt made a call that an operator has stopped. The agent
-// itself is not stopped: it still accepts prompts. Such a prompt can succeed after an operator has resumed the calls.
+// ErrCallsStopped means that a prompt was undone because it made a call that an operator has stopped. The agent itself
+// is not stopped and still accepts prompts. The prompt can succeed after an operator has resumed the calls.
 var ErrCallsStopped = errors.New("the prompt has ended at a call that was refused, and the agent is as before the prompt")
 
-// earlierCalls returns a text about the calls that a turn made before it ended. The text is empty if there were none.
+// earlierCalls returns a text about the calls that a turn made before it ended. It returns "" if there were none.
 func (t *turn) earlierCalls() string {
 	if !t.madeCalls {
 		return ""
@@ -156,8 +156,8 @@ func (s *Spec) Principal() *identityv1.Principal {
 // Subject returns the subject of the agent with the given id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// interruptedCall describes an effect that, according to the journal, was interrupted because the process exited. sent
-// is true if the call was sent. approval is the id of the approval that the call waits for, or empty.
+// interruptedCall describes an effect that, according to the journal, was interrupted when the process exited. sent is
+// true if the call was sent. approval is the id of the approval for which the call waits, or empty.
 type interruptedCall struct {
 	sent     bool
 	approval string
@@ -170,7 +170,7 @@ func (a *Agent) callTool(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelo
 	if len(call.Arguments) == 0 {
 		call.Arguments = []byte("{}")
 	}
-	if call.Server == a.Host.Server() && call.Tool == AskTool { // would bypass the counting of tokens
+	if call.Server == a.Host.Server() && call.Tool == AskTool { // such a call would bypass the counting of tokens
 		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: "not_in_manifest", Message: "use the effect model to ask a model"}}, nil
 	}
 	return a.makeCall(t, call)
@@ -229,7 +229,7 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 }
 
 // guestResult converts the result of a call to the envelope for the guest. If the outcome of the call is unknown,
-// lostErr is the error; otherwise it is nil.
+// lostErr is the error, and otherwise it is nil.
 func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lostErr error) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	switch {
@@ -259,8 +259,8 @@ func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lostErr e
 	return in, err
 }
 
-// awaitApproval waits for the decision on an approval. The guest releases its slot during the wait. The turn continues
-// without its caller, even if this process exits.
+// awaitApproval waits for the decision on an approval. During the wait, the guest releases its slot, and the turn no
+// longer needs its caller. The turn continues even if this process exits.
 func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.progress("waits for a decision on " + call.Tool + ": approval " + call.ApprovalID)
 	t.approval = call.ApprovalID
@@ -291,9 +291,9 @@ func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiti
 	return result, err
 }
 
-// mayHaveRun reports whether a call that is refused with the given code may have run before, so that only its answer
-// was lost. This is possible if the approval was used, or if policy allowed the call without the approval and cancelled
-// the approval.
+// mayHaveRun reports whether a call that is refused with this code may have run before, so that only its answer was
+// lost. This is possible if the approval was used, or if the policy allowed the call without the approval and the
+// approval was therefore cancelled.
 func mayHaveRun(code string) bool {
 	return code == enum.Name(commonv1.Code_CODE_APPROVAL_USED) || code == enum.Name(commonv1.Code_CODE_APPROVAL_EXPIRED)
 }

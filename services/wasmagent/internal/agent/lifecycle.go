@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// Stop stops the agent immediately. The agent refuses prompts until it is resumed. A running turn is undone. Errors:
-// [ErrTerminated].
+// Stop stops the agent immediately. The agent refuses prompts until it is resumed. A running turn is undone. Stop
+// returns [ErrTerminated] if the agent has ended.
 func (a *Agent) Stop(caller Caller, reason string) error {
 	return a.forceChange(caller.Context, ErrStopped, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -38,9 +38,9 @@ func withReason(what, reason string) string {
 	return what + ": " + reason
 }
 
-// Resume makes the agent accept prompts again. If snapshot is not empty, the agent returns to the snapshot with that
-// id. If maxTurns is above 0, it becomes the maximum number of the agent's turns. Errors: [ErrStoppedByOperator],
-// [ErrTerminated], [ErrSnapshotUnknown], [ErrTurnsSpent], [ErrBusy].
+// Resume makes the agent accept prompts again. If a snapshot id is given, the agent returns to that snapshot. If
+// maxTurns is above 0, it becomes the limit for the agent's turns. Resume returns [ErrStoppedByOperator],
+// [ErrTerminated], [ErrSnapshotUnknown], [ErrTurnsSpent] or [ErrBusy].
 func (a *Agent) Resume(caller Caller, snapshot string, maxTurns int) error {
 	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
@@ -70,7 +70,7 @@ func (a *Agent) Resume(caller Caller, snapshot string, maxTurns int) error {
 	})
 }
 
-// restoreSnapshot restores *next from the snapshot with the given id, and starts a new epoch.
+// restoreSnapshot sets *next to the state in the snapshot with the given id, and starts a new epoch.
 func (a *Agent) restoreSnapshot(ctx context.Context, next *state, snapshot string) (*wasmstorev1.Kept, error) {
 	found, err := findSnapshot(next.snapshots, snapshot)
 	if err != nil {
@@ -86,7 +86,7 @@ func (a *Agent) restoreSnapshot(ctx context.Context, next *state, snapshot strin
 	return found, nil
 }
 
-// findSnapshot returns the snapshot with the given id. Errors: [ErrSnapshotUnknown].
+// findSnapshot returns the snapshot with the given id, or [ErrSnapshotUnknown].
 func findSnapshot(snapshots []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, error) {
 	for _, k := range snapshots {
 		if k.GetSnapshot().GetId() == id {
@@ -96,8 +96,8 @@ func findSnapshot(snapshots []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, 
 	return nil, fmt.Errorf("%w: %s", ErrSnapshotUnknown, id)
 }
 
-// Reset clears the messages, the todos and the turn count. It starts a new epoch with the module whose digest is
-// module. Files are kept. An agent that was stopped explicitly stays stopped.
+// Reset clears the messages, the todos and the turn count, and leaves the files unchanged. It starts a new epoch with
+// the module that has the given digest. An agent that was stopped explicitly stays stopped.
 func (a *Agent) Reset(caller Caller, module string) (epoch int, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -116,9 +116,9 @@ func (a *Agent) Reset(caller Caller, module string) (epoch int, err error) {
 	return epoch, err
 }
 
-// Migrate starts a new epoch in which the agent runs the module whose digest is module. The guest's memory is dropped.
-// When the new module starts, it receives the conversation and the todos. Migrate returns the previous module's digest,
-// or an empty string if the agent already runs the module.
+// Migrate starts a new epoch in which the agent runs the module with the given digest. The guest's memory is dropped.
+// When the new module starts, it receives the conversation and the todos. Migrate returns the digest of the previous
+// module, or "" if the agent already runs the new module.
 func (a *Agent) Migrate(caller Caller, module string) (from string, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		from = ""
@@ -151,8 +151,8 @@ func (a *Agent) Terminate(caller Caller) error {
 	})
 }
 
-// Snapshot stores the agent's current state as a snapshot, from which the agent can be resumed or forked. Errors:
-// [ErrSnapshotsFull], [ErrTerminated].
+// Snapshot stores the agent's current state as a snapshot, from which the agent can be resumed or forked. It returns
+// [ErrSnapshotsFull] or [ErrTerminated].
 func (a *Agent) Snapshot(caller Caller, label string) (snapshot *wasmagentv1.AgentSnapshot, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
@@ -172,9 +172,9 @@ func (a *Agent) Snapshot(caller Caller, label string) (snapshot *wasmagentv1.Age
 	return snapshot, err
 }
 
-// Grant withdraws the grants whose ids are in withdraw. Unless rights is nil, Grant also adds a grant of these rights.
-// The parameter until is the time at which the new grant expires. If it is zero, the grant does not expire. Errors:
-// [ErrGrantUnknown], [ErrGrantsFull], [ErrTerminated].
+// Grant withdraws the grants with the given ids. If rights is not nil, Grant also adds a grant of these rights, which
+// expires at the given time. If the time is zero, the new grant does not expire. Grant returns [ErrGrantUnknown],
+// [ErrGrantsFull] or [ErrTerminated].
 func (a *Agent) Grant(caller Caller, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (grant *wasmagentv1.RightsGrant, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -212,13 +212,13 @@ func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 	}
 }
 
-// Fork creates a second agent that continues from the current state of a, or from the given snapshot if snapshot is not
-// empty. The fork gets the creator, the manifest and the creation time from s, and everything else from a. The
-// parameter limits contains the maximum numbers of agents.
+// Fork creates a second agent that continues from the current state of a, or from the snapshot with the given id. The
+// fork gets the creator, the manifest and the creation time from s, and everything else from a. limits limits how many
+// agents may exist.
 //
 // If the journal of a is damaged, a fork is possible only from a snapshot that was taken before the damage. Such a fork
-// is stopped until it is resumed. Errors: [ErrSnapshotUnknown], [ErrBusy], [ErrJournalTooLarge], [ErrStateDiffers], or
-// an error from the store.
+// is stopped until it is resumed. Fork returns [ErrSnapshotUnknown], [ErrBusy], [ErrJournalTooLarge],
+// [ErrStateDiffers], or an error from the store.
 func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, limits store.AgentLimits) (out *Agent, err error) {
 	err = a.lockForChange(caller.Context, false) // the journal must not change during the fork
 	isDamaged := isDamage(err)
@@ -265,8 +265,8 @@ func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, limits s
 	return out, out.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "forked from "+a.ID), &current, head), a.ID, limits)
 }
 
-// checkForkPoint reads the part of the journal that the fork copies, and compares it with the initial state of the
-// fork. Errors: [events.ErrChain], [ErrStateDiffers].
+// checkForkPoint reads the part of the journal that the fork copies. It returns [ErrStateDiffers] if the initial state
+// of the fork differs from that part, and [events.ErrChain] if the journal is damaged.
 func (a *Agent) checkForkPoint(ctx context.Context, head *wasmstorev1.Head, begin *state) (*coverage, error) {
 	c, err := a.readChain(ctx, a.ID, head, nil)
 	if err != nil || c.List == nil {
@@ -285,22 +285,22 @@ var changingFields = []string{
 	"state", "stop_reason", "failure", "by_operator", "epoch", "max_turns", "restorable_until", "usage", "grants", "snapshots",
 }
 
-// Events returns the stored events after a position in the journal. It returns at most limit events, whose total size
-// is at most bytes. more reports whether there are further events.
+// Events returns the stored events after a position in the journal. It returns no more events than limit, and no more
+// bytes than bytes. more reports whether there are further events.
 func (a *Agent) Events(ctx context.Context, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	all, more, err = a.Store.Events(ctx, a.ID, after, limit, bytes)
 	return all, more, storeError(err)
 }
 
-// Budget returns the key under which the uses of the agent's rights are counted. An agent and all of its copies share
-// the key, so copying an agent does not extend its rights.
+// Budget returns the key under which the uses of the agent's rights are counted. An agent and all its copies share the
+// key, so that copying an agent does not extend its rights.
 func (s *Spec) Budget() store.Budget {
 	return store.Budget{Tenant: s.Creator.GetTenant(), JournalID: s.JournalID}
 }
 
-// CountCall counts a call against the limited rights of all agents in lineage. lineage contains an agent and the agents
-// in its delegation chain. giveBack reverses the count. If the rights of one agent do not allow the call, nothing is
-// counted. Errors: [manifest.ErrNotAllowed], [manifest.ErrSpent], or an error from the store.
+// CountCall counts a call against the limited rights of an agent and of the agents in its delegation chain, which are
+// all in lineage. giveBack reverses the count. If the rights of one agent do not allow the call, nothing is counted.
+// CountCall returns [manifest.ErrNotAllowed], [manifest.ErrSpent], or an error from the store.
 func CountCall(ctx context.Context, db *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
 	var requests []store.UseRequest
 	for _, member := range lineage {
@@ -325,6 +325,6 @@ func CountCall(ctx context.Context, db *store.Store, lineage []*Agent, call Tool
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 		defer cancel()
-		_ = db.UncountUses(ctx, counted) // on an error, the call stays counted
+		_ = db.UncountUses(ctx, counted) // if this fails, the call stays counted
 	}, nil
 }

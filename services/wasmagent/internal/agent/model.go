@@ -22,10 +22,10 @@ import (
 // AskTool is the name of the tool that asks models.
 const AskTool = "wasm_model_ask"
 
-// ErrNoModel means that the guest asked a model, but no model is configured.
+// ErrNoModel means that the guest has asked a model although no model is configured.
 var ErrNoModel = errors.New("no model is configured for the agent: name one when the agent is created, or under agents.model, and its provider under agents.providers")
 
-// maxCallName is the maximum length, in bytes, of the name and of the id in a tool call that a model requests.
+// maxCallName limits the length of the name and of the id in a tool call that a model requests, in bytes.
 const maxCallName = 128
 
 const noModelCode = "no_model_configured"
@@ -167,7 +167,7 @@ func (a *Agent) modelResult(t *turn, result ToolResult, call ToolCall) abi.HostE
 			return in
 		}
 		arguments := jsontext.Value(cmp.Or(c.Arguments, "{}"))
-		if !arguments.IsValid() || arguments.Kind() != '{' { // not a JSON object: the guest gets the text, so that it can report the error to the model
+		if !arguments.IsValid() || arguments.Kind() != '{' { // the guest gets the invalid text, to report it to the model
 			text, err := json.Marshal(c.Arguments)
 			if err != nil {
 				text = []byte(`""`)
@@ -195,15 +195,15 @@ func (a *Agent) countModelUse(t *turn, call ToolCall, answer modelAnswer) {
 	a.Host.CountModelUse(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 }
 
-// unchargedReasons contains the reasons of errors that the provider does not charge for, because it did not process the
-// question.
+// unchargedReasons contains the reasons of errors for which the provider does not charge, because it has not processed
+// the question.
 var unchargedReasons = map[string]bool{
 	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
 	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
 }
 
-// modelError returns the error that the guest receives for a question that got no answer. It counts the tokens and the
-// cost that the service reports, or an estimate if the service reports none.
+// modelError returns the error that the guest receives for a question without an answer. It counts the tokens and the
+// cost that the service has reported, or an estimate if the service has reported none.
 func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error {
 	reason, metadata := result.Failure.Reason, result.Failure.Metadata
 	if input, err := strconv.ParseInt(metadata["input_tokens"], 10, 32); err == nil && input >= 0 {
@@ -219,7 +219,7 @@ func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error
 	return &abi.Error{Code: strings.ToLower(reason), Message: cmp.Or(message, result.Text)}
 }
 
-// bytesPerToken is the assumed number of bytes in one token when tokens are estimated.
+// bytesPerToken is how many bytes a token is assumed to have when tokens are estimated.
 const bytesPerToken = 4
 
 // countEstimate counts an estimated number of tokens for a question whose real usage is unknown.
@@ -248,16 +248,16 @@ func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
 	return in, nil
 }
 
-// CheckModelRights returns nil if the agent and every agent in its delegation chain may ask a model, and their rights
-// are not used up. priced is true if a price is configured for the model. Errors: [manifest.ErrNotAllowed],
-// [manifest.ErrSpent], or an error from the store.
+// CheckModelRights returns nil if an agent and every agent in its delegation chain may ask a model, and their rights
+// are not used up. lineage contains all these agents. priced is true if a price is configured for the model.
+// CheckModelRights returns [manifest.ErrNotAllowed], [manifest.ErrSpent], or an error from the store.
 func CheckModelRights(ctx context.Context, db *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, member := range lineage {
 		found, err := member.Rights().MatchModel(model, time.Now())
 		if err != nil {
 			return err
 		}
-		if !priced { // a bound on the cost can't be applied without a price
+		if !priced { // without a price, a cost limit can't be applied
 			found = slices.DeleteFunc(found, func(f manifest.ModelMatch) bool { return f.Nanos >= 0 })
 		}
 		if len(found) == 0 {
@@ -281,7 +281,7 @@ func spentError(isUnspent bool, model string) error {
 }
 
 // CountModelUse counts the tokens and the cost of a question to a model against the rights of an agent and of the
-// agents in its delegation chain.
+// agents in its delegation chain. lineage contains all these agents.
 func CountModelUse(ctx context.Context, db *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
 	var spends []store.ModelUse
 	for _, member := range lineage {

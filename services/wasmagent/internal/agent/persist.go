@@ -17,8 +17,7 @@ import (
 
 const (
 	storeTimeout = 10 * time.Second
-	// maxEventsRead is the maximum number of events that are read at a time, and maxEventBytesRead is their maximum total
-	// size in bytes.
+	// maxEventsRead limits how many events are read at a time, and maxEventBytesRead limits their total size, in bytes.
 	maxEventsRead     = 1000
 	maxEventBytesRead = 4 << 20
 )
@@ -31,7 +30,7 @@ type Caller struct {
 	IsOperator bool
 }
 
-// journal describes the end of an agent's journal.
+// journal describes the end of an agent's journal, including the events that are not stored yet.
 type journal struct {
 	version int64
 	// head is the position after the newest event. storedPosition is the position of the newest stored event. waiting
@@ -40,12 +39,12 @@ type journal struct {
 	storedPosition int64
 	waiting        []*wasmstorev1.StoredEvent
 	// inventory lists the stored parts of the agent according to the journal. It is nil if the journal has no STORED
-	// event. isChecked is true if this process has read and checked the whole journal.
+	// event. isChecked is true if this process has checked the whole journal.
 	inventory *inventory.Inventory
 	isChecked bool
 }
 
-// add appends an event and its envelope to the journal. envelope may be nil. The event is stored together with the next
+// add appends an event and its envelope, which may be nil, to the journal. The event is stored together with the next
 // change.
 func (j *journal) add(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
 	stored, head := events.Append(j.head, e, envelope)
@@ -53,20 +52,19 @@ func (j *journal) add(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event 
 	return stored.GetEvent()
 }
 
-// lifecycleEvent returns an event that records a change to the agent's state.
+// lifecycleEvent returns an event that records a change of the agent's state.
 func lifecycleEvent(next *state, caller Caller, message string) *wasmagentv1.Event {
 	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: message, Actor: caller.Subject}
 }
 
 // beginsEpoch marks an event as the first event of a new epoch. start is the earlier journal position from which the
-// epoch continues, or nil if there is no such position.
+// epoch continues, or nil if there is none.
 func beginsEpoch(e *wasmagentv1.Event, next *state, start *wasmstorev1.Head) *wasmagentv1.Event {
 	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, wasmmeter.MeterVersion, start.GetEpoch(), start.GetSequence()
 	return e
 }
 
-// New creates and stores an agent. The parameter limits contains the maximum numbers of agents. New returns errors from
-// the store.
+// New creates and stores an agent. limits limits how many agents may exist. New returns the store's errors.
 func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -80,8 +78,8 @@ func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, er
 	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&a.state, caller, "created"), &a.state, nil), "", limits)
 }
 
-// create stores a new agent. If the parameter from is not empty, it is the id of another agent, and the journal starts
-// with a copy of that agent's events. The parameter first is the event that follows the copied events.
+// create stores a new agent. If the journal must begin with a copy of another agent's events, the caller passes the id
+// of that agent. first is the event that follows the copied events.
 func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, limits store.AgentLimits) error {
 	a.journal.add(first, nil)
 	basis := inventory.BasisFound
@@ -106,7 +104,7 @@ func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from strin
 	return nil
 }
 
-// storeError adds [ErrNotStored] to an error from the store, if the error means that a change could not be stored.
+// storeError adds [ErrNotStored] to an error from the store that means that a change could not be stored.
 func storeError(err error) error {
 	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrStale) {
 		return fmt.Errorf("%w: %w", ErrNotStored, err)
@@ -115,8 +113,8 @@ func storeError(err error) error {
 }
 
 // Open returns a stored agent. If the process that ran the agent's turn has exited, Open either continues or undoes the
-// turn. It continues the turn only if the turn has no caller and mayRun is set. mayRun is true if this process can run
-// the agent's module. Open returns errors from the store.
+// turn. It continues the turn only if the turn has no caller and this process can run the agent's module, so that
+// mayRun is true. Open returns the store's errors.
 func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -159,8 +157,8 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	return a, err
 }
 
-// approvalElsewhere returns the approval that a turn in another process waits for, according to the journal. It returns
-// nil if the turn does not wait for an approval.
+// approvalElsewhere returns the approval for which a turn in another process waits, according to the journal. It
+// returns nil if the turn does not wait for an approval.
 func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
 	last, err := a.Store.Last(ctx, a.ID)
 	e := last.GetEvent()
@@ -172,7 +170,7 @@ func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, er
 	}, nil
 }
 
-// damageAdvice is appended to the error for an agent whose journal is damaged.
+// damageAdvice is appended to the error of an agent whose journal is damaged.
 const damageAdvice = "It takes no more prompts: export it with depth state as evidence, " +
 	"then fork it from a snapshot that is before the damage, or create a new agent, and terminate it"
 
@@ -182,7 +180,7 @@ func isDamage(err error) bool {
 }
 
 // markDamaged prevents further changes to the agent in memory after an error. If isDamage(err) is true, the agent can
-// still be read, verified and terminated. After any other error, the agent must be loaded again.
+// still be read, verified and terminated. After all other errors, the agent must be loaded again.
 func (a *Agent) markDamaged(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -197,16 +195,17 @@ func (a *Agent) markDamaged(err error) {
 	}
 }
 
-// defaultFiles contains the default limits on the files of each agent. A manifest can only lower these limits.
+// defaultFiles contains the limits on the files of each agent. A manifest can only lower them.
 var defaultFiles = files.Bounds{Bytes: 8 << 20, Count: 1000}
 
-// BoundsOf returns the limits on files in a manifest. Each limit is at most the default of the installation.
+// BoundsOf returns the limits on files in a manifest. Limits in the manifest that are above the defaults of the
+// installation are lowered to the defaults.
 func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// readTail calls the function do for each stored event after head. These events belong to an unfinished turn. readTail
-// returns the position after the last event.
+// readTail calls do for each stored event after head. These events belong to an unfinished turn. readTail returns the
+// position after the last event.
 func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
 		page, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxEventsRead, maxEventBytesRead)
@@ -227,7 +226,7 @@ func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e 
 func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	before := a.journal.head
 	var more usage
-	approval := "" // id of the approval for which the turn waited
+	approval := "" // the id of the approval for which the turn waited
 	head, err := a.readTail(ctx, before, func(e *wasmstorev1.StoredEvent) {
 		approval = approvalAfter(e.GetEvent(), approval)
 		more.fuel += e.GetEvent().GetFuel()
@@ -255,8 +254,8 @@ func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	return errors.Join(err, a.Store.RemoveUnusedStates(ctx, a.savedRecord))
 }
 
-// approvalAfter returns the id of the approval that a turn waits for after the event e. The parameter before is the id
-// of the approval that the turn waited for before e. An empty id means that the turn does not wait.
+// approvalAfter returns the id of the approval for which a turn waits after an event. before is the id of the approval
+// for which the turn waited before that event. An empty id means that the turn does not wait.
 func approvalAfter(e *wasmagentv1.Event, before string) string {
 	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:
@@ -271,8 +270,8 @@ func (a *Agent) flushEvents(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }
 
-// saveState stores a state, together with the events that are not stored yet. It adds an event of the kind STORED,
-// which records the content of the state.
+// saveState stores a state, together with the events that are not stored yet. It adds a STORED event, which records the
+// content of the state.
 func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) error {
 	basis := inventory.BasisPrevious
 	if a.journal.inventory == nil {
@@ -295,7 +294,7 @@ func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) err
 	return nil
 }
 
-// storedChange returns the change that stores a state, and appends an event of the kind STORED to the journal.
+// storedChange returns the change that stores a state, and appends a STORED event to the journal.
 func (a *Agent) storedChange(next *state, basis inventory.Basis) (c store.Change, list *inventory.Inventory, err error) {
 	c = store.Change{Record: a.record(next), State: next.stateProto()}
 	digest, err := c.Pack()
@@ -314,8 +313,8 @@ func (a *Agent) storedChange(next *state, basis inventory.Basis) (c store.Change
 	return c, list, nil
 }
 
-// commit stores a change, even if the caller's context is cancelled. After an error, the change may or may not have
-// been stored, so the agent must be loaded again.
+// commit stores a change, even if the caller's context is cancelled. If it returns an error, the change may or may not
+// have been stored, so the agent must be loaded again.
 func (a *Agent) commit(ctx context.Context, c store.Change) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()

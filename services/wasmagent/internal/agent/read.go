@@ -38,7 +38,7 @@ func RecordProto(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	}
 }
 
-// CurrentMaxTurns returns the current maximum number of the agent's turns.
+// CurrentMaxTurns returns the current limit for the agent's turns.
 func (a *Agent) CurrentMaxTurns() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,16 +68,15 @@ func (a *Agent) Usage() *wasmagentv1.Usage {
 	return out
 }
 
-// ListFiles returns the agent's files in a directory. The parameter below is the path of the directory. If it is empty,
-// ListFiles returns all files.
+// ListFiles returns the agent's files in the directory with the given path. If the path is empty, it returns all files.
 func (a *Agent) ListFiles(below string) ([]files.File, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.files.List(below)
 }
 
-// ReadFiles calls the function do with the agent's files. do must not change the files. Errors: [ErrTerminated],
-// [ErrBusy] while a turn runs, or an error from do.
+// ReadFiles calls do with the agent's files, which do must not change. It returns [ErrTerminated], [ErrBusy] if a turn
+// is running, or the error that do returned.
 func (a *Agent) ReadFiles(do func(f *files.Files) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -90,7 +89,7 @@ func (a *Agent) ReadFiles(do func(f *files.Files) error) error {
 	return do(a.files)
 }
 
-// Snapshots returns the agent's snapshots from newest to oldest.
+// Snapshots returns the agent's snapshots, newest first.
 func (a *Agent) Snapshots() (out []*wasmagentv1.AgentSnapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

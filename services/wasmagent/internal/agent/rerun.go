@@ -13,13 +13,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// rerun runs an agent's modules again with the inputs that the journal contains.
+// rerun runs an agent's modules again with the inputs in the journal.
 type rerun struct {
 	*Agent
 	replayPlan
 
 	resp *wasmagentv1.VerifyAgentResponse
-	// current is the next event to process. It is processed as soon as the event that follows it is known.
+	// current is the next event to process. It is processed when the event after it is known.
 	current  *wasmstorev1.StoredEvent
 	instance *worker.Instance
 	// startFuel is the fuel that the guest used while it started. answer and fuel are the results of the newest step.
@@ -27,8 +27,8 @@ type rerun struct {
 	answer    []byte
 	fuel      int64
 	// undoneMemory is the guest's memory before a turn that is undone later. memories contains the guest's memory at
-	// each journal position to which the agent returns later. In both fields, a nil memory means that the guest had not
-	// been started yet.
+	// each journal position to which the agent returns later. In both fields, nil means that the guest had not been
+	// started yet.
 	undoneMemory []byte
 	memories     map[journalPosition][]byte
 	// memoryDiffers is true if the guest's memory differs from the stored memory.
@@ -37,8 +37,8 @@ type rerun struct {
 	memoryBytes int
 }
 
-// addEvent adds the event next, and processes the event that was added before it. next is nil at the end of the
-// journal.
+// addEvent adds an event, and processes the event that was added before. At the end of the journal, the caller passes
+// nil.
 func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) error {
 	e := r.current
 	if r.current = next; e == nil || r.resp.GetFirstDifference() != nil {
@@ -60,7 +60,7 @@ func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) err
 	return nil
 }
 
-// process processes the event e. next is the event after e, or nil at the end of the journal.
+// process processes an event. next is the event after it, or nil at the end of the journal.
 func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err error) {
 	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // events of other kinds do not concern the guest
 	case wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE:
@@ -78,7 +78,7 @@ func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (
 		}
 		switch next.GetEvent().GetKind() { //nolint:exhaustive // every other kind is a difference
 		case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
-		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // the step did not complete
+		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // the step was not completed
 			return nil
 		default:
 			r.resp.FirstDifference = events.Proto(e)
@@ -99,8 +99,8 @@ func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (
 	return nil
 }
 
-// compare compares the guest's memory with the stored memory. It first restores both memories and takes new snapshots,
-// because snapshots of the same memory may be encoded differently.
+// compare records whether the guest's memory differs from the stored memory. It first restores both memories and takes
+// new snapshots, because two snapshots of the same memory may be encoded differently.
 func (r *rerun) compare(ctx context.Context, storedState *wasmstorev1.State) error {
 	if r.resp.GetFirstDifference() != nil {
 		return nil
@@ -135,8 +135,8 @@ func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *w
 	return r.hostError(err)
 }
 
-// hostError returns err, or nil if the guest caused err. Errors that the guest causes are found by the comparison with
-// the journal instead.
+// hostError returns err, or nil if the guest has caused err. An error that the guest has caused shows up in the
+// comparison with the journal instead.
 func (r *rerun) hostError(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):
@@ -156,8 +156,8 @@ func (r *rerun) guestMemory(ctx context.Context) ([]byte, error) {
 	return memory, r.hostError(err)
 }
 
-// restoreGuest replaces the guest with a guest that has the given memory. If memory is nil, the next step starts a new
-// guest.
+// restoreGuest replaces the guest with a guest that has the given memory. If the memory is nil, the next step starts a
+// new guest.
 func (r *rerun) restoreGuest(ctx context.Context, memory []byte) (err error) {
 	r.closeGuest(ctx)
 	if memory != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// queueProgressInterval is the interval at which a prompt that waits for a slot sends progress messages to its caller.
-// The gateway extends the deadline of a call that reports progress.
+// queueProgressInterval is how often a prompt that waits for a slot sends progress messages to its caller. The messages
+// are necessary because the gateway extends the deadline of a call that reports progress.
 const queueProgressInterval = 10 * time.Second
 
 // acquireSlot waits for a slot in which the guest can run. hadSlot is true if the turn had a slot before.
@@ -35,7 +35,8 @@ func (a *Agent) acquireSlot(t *turn, hadSlot bool) (err error) {
 	return err
 }
 
-// reportQueued sends progress messages to the caller of a prompt that waits for a slot, until stop is called.
+// reportQueued sends progress messages to the caller of a prompt that waits for a slot, until the returned function is
+// called.
 func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -59,7 +60,7 @@ func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 }
 
 // awaitCall runs a function that makes a call for the guest, and waits until the function returns. If this takes longer
-// than the agent's YieldAfter, the guest releases its slot until the call ends. An error means that the guest can't
+// than YieldAfter, the guest releases its slot until the call ends. If awaitCall returns an error, the guest can't
 // continue, although the call may have run.
 func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	done := make(chan struct{})
@@ -86,8 +87,8 @@ func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	return err
 }
 
-// yieldSlot releases the guest's slot until done is closed. The guest keeps its slot if its snapshot can't be taken, or
-// if not enough memory for snapshots is left.
+// yieldSlot releases the guest's slot until done is closed. If the guest's snapshot can't be taken, or if there is not
+// enough memory for it, yieldSlot only waits, and the guest keeps its slot.
 func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -106,7 +107,7 @@ func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	})
 }
 
-// parkTurn releases the guest's slot while a turn waits for an approval. The parameter wait is the function that waits.
+// parkTurn releases the guest's slot, and calls wait, which waits for an approval. Then it acquires a slot again.
 func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -115,8 +116,8 @@ func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	return a.withoutSlot(t, snapshot, wait)
 }
 
-// withoutSlot closes the guest's instance, releases its slot, and calls the function wait. After wait has returned,
-// withoutSlot acquires a slot and restores the guest from the snapshot.
+// withoutSlot closes the guest's instance, releases its slot, and calls wait. After wait has returned, withoutSlot
+// acquires a slot and restores the guest from the snapshot.
 func (a *Agent) withoutSlot(t *turn, snapshot []byte, wait func() error) error {
 	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // fails if the worker has ended, which also ends the instance
 	t.instance = nil

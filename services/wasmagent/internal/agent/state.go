@@ -16,22 +16,21 @@ import (
 )
 
 const (
-	// maxMessages is the maximum number of messages in a conversation, and maxMessageBytes is their maximum total size.
-	// If a conversation exceeds a maximum, its oldest messages are dropped, except for the instructions.
+	// maxMessages limits the number of messages in a conversation, and maxMessageBytes limits their total size. If a
+	// limit is exceeded, the oldest messages are dropped, except the instructions.
 	maxMessages     = 1000
 	maxMessageBytes = 4 << 20
-	// maxTodos is the maximum number of entries in a todo list, and maxTodoBytes is the maximum size of an entry, in
-	// bytes.
+	// maxTodos limits the number of entries in a todo list, and maxTodoBytes limits the size of an entry, in bytes.
 	maxTodos     = 1000
 	maxTodoBytes = 4096
 	maxSnapshots = 32
 	maxGrants    = 64
-	// maxForkedJournal is the maximum size, in bytes, of a journal that can be copied to a fork.
+	// maxForkedJournal limits the size, in bytes, of a journal that can be copied to a fork.
 	maxForkedJournal = 64 << 20
 )
 
-// state is the mutable part of an agent. A value behind a pointer is never modified, only replaced. The files are an
-// exception: a turn may modify them.
+// state is the mutable part of an agent. Except for the files, which a turn may modify, a value behind a pointer is
+// never modified but only replaced.
 type state struct {
 	status     wasmagentv1.AgentState
 	stopReason wasmagentv1.StopReason
@@ -45,18 +44,18 @@ type state struct {
 	todos        []*wasmagentv1.Todo
 	files        *files.Files
 	usage        usage
-	// sequence is the number of the newest envelope that the guest has received, counted from 1. It is 0 before the
-	// first envelope.
+	// sequence is the number of the newest envelope that the guest has received, counted from 1. It is 0 if the guest
+	// has received none.
 	sequence int64
 	// module is the digest of the guest's module. memory is the snapshot of the guest, or nil before the guest's first
 	// turn.
 	module string
 	memory []byte
-	// grants contains rights that were granted in addition to the manifest. snapshots is sorted from newest to oldest.
+	// grants contains the rights that were granted in addition to the manifest. snapshots is sorted, newest first.
 	grants            []*wasmagentv1.RightsGrant
 	snapshots         []*wasmstorev1.Kept
 	stoppedByOperator bool
-	// restorableUntil is the time until which a terminated agent can be resumed. It is zero if the agent has not ended.
+	// restorableUntil is until when a terminated agent can be resumed. It is zero if the agent has not ended.
 	restorableUntil time.Time
 }
 
@@ -75,7 +74,7 @@ func newState(s *Spec) state {
 	return out
 }
 
-// maxHandoverBytes is the maximum total size, in bytes, of the messages that a guest receives when it starts after a
+// maxHandoverBytes limits the total size, in bytes, of the messages that a guest receives when it starts after a
 // migration.
 const maxHandoverBytes = 256 << 10
 
@@ -106,7 +105,7 @@ func (s *state) startTodos() (out []abi.TodoItem) {
 	return out
 }
 
-// resetConversation starts a new conversation, which begins with the instructions.
+// resetConversation starts a new conversation that begins with the instructions.
 func (s *state) resetConversation(instructions string) {
 	s.messages, s.messageBytes = nil, 0
 	if instructions != "" {
@@ -151,7 +150,7 @@ func (s *state) refusesPrompts() bool {
 		s.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// record encodes the agent with the state s for storage. The result does not include the head of the journal.
+// record encodes the agent with the given state for storage. The result does not contain the head of the journal.
 func (a *Agent) record(s *state) *wasmstorev1.Record {
 	r := &wasmstorev1.Record{
 		Id: a.ID, Creator: a.Creator, Template: a.Template, Guest: a.Guest, ModuleDigest: s.module, Instructions: a.Instructions, Config: a.Config, Manifest: a.Manifest,
@@ -177,7 +176,7 @@ func (s *state) stateProto() *wasmstorev1.State {
 	return out
 }
 
-// restore sets those fields of the state that a turn can change. It copies their values from the parameter stored.
+// restore sets those fields of the state that a turn can change to the stored values.
 func (s *state) restore(stored *wasmstorev1.State, bounds files.Bounds) {
 	s.memory, s.sequence, s.turns, s.messages, s.todos = stored.GetMemory(), stored.GetSequence(), int(stored.GetTurns()), stored.GetMessages(), stored.GetTodos()
 	s.messageBytes = 0

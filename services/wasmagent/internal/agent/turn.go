@@ -16,50 +16,50 @@ import (
 )
 
 const (
-	// maxEnvelope is the maximum size of an envelope from a guest, in bytes.
+	// maxEnvelope limits the size of an envelope from a guest, in bytes.
 	maxEnvelope = 1 << 20
-	// maxCancels is the maximum number of cancel envelopes that a guest receives after its caller has given up. If the
-	// guest still does not end its turn, the turn is undone.
+	// maxCancels limits how many cancel envelopes a guest receives after its caller has given up. If the guest still
+	// does not end its turn, the turn is undone.
 	maxCancels = 3
-	// maxSleep is the maximum total time that a guest may sleep during one turn.
+	// maxSleep limits how long a guest may sleep in total during one turn.
 	maxSleep = 10 * time.Minute
-	// maxResultBytes is the maximum size of the result of an effect, in bytes. The JSON encoding of a result, and the
+	// maxResultBytes limits the size of the result of an effect, in bytes. The JSON encoding of a result, and the
 	// answer of a tool, may be four times as large.
 	maxResultBytes = 256 << 10
-	// maxTurnEventBytes bounds the total size of one turn's events, in bytes.
+	// maxTurnEventBytes limits the total size of one turn's events, in bytes.
 	maxTurnEventBytes = 32 << 20
-	// flushInterval is the maximum time that a turn's events are buffered before they are stored. maxWaitingEvents is
-	// the maximum number of buffered events. Readers of the journal see only stored events.
+	// flushInterval limits how long a turn's events are buffered before they are stored. maxWaitingEvents limits how
+	// many events are buffered. Readers of the journal see only stored events.
 	flushInterval    = time.Second
 	maxWaitingEvents = 64
-	// maxPrintedBytes is the maximum size, in bytes, of the guest's output that the journal records per turn. The
-	// output of a failed step does not count towards this maximum.
+	// maxPrintedBytes limits how much of the guest's output the journal records per turn, in bytes. The output of a
+	// failed step does not count toward this limit.
 	maxPrintedBytes = 64 << 10
 )
 
 type turn struct {
-	// ctx is cancelled when the turn ends. cancel cancels ctx with a cause. callerCtx is cancelled when the caller of
-	// the prompt gives up. unfollow detaches the turn from its caller.
+	// ctx is cancelled when the turn ends, and cancel cancels it with a cause. callerCtx is cancelled when the caller
+	// of the prompt gives up. unfollow detaches the turn from its caller.
 	ctx       context.Context //nolint:containedctx // it is the context of one turn
 	cancel    context.CancelCauseFunc
 	callerCtx context.Context //nolint:containedctx // see above
 	unfollow  func() (stopped bool)
 	progress  func(string)
-	// releaseSlot releases the guest's slot. It is nil if the guest has no slot. parked is closed as soon as the turn
-	// waits for an approval and the caller of the prompt no longer needs to wait.
+	// releaseSlot releases the guest's slot. It is nil if the guest has no slot. parked is closed when the turn waits
+	// for an approval, so that the caller of the prompt no longer needs to wait.
 	releaseSlot func()
 	parked      chan struct{}
 	// detached is true if the turn continues without its caller. madeCalls is true if the turn has made or may have
 	// made a call. done is closed after the turn has ended.
 	detached, madeCalls bool
 	done                chan struct{}
-	// modelMissing is true if the guest has asked a model, but no model is configured.
+	// modelMissing is true if the guest has asked a model although no model is configured.
 	modelMissing bool
 	// stateBefore is the state to which the agent returns if the turn is undone.
 	stateBefore state
 	// waiting describes why the turn waits. It is nil if the turn does not wait. The agent's mutex guards this field.
 	waiting *wasmagentv1.Waiting
-	// approval is the id of the approval that the turn waits for. It is empty if the turn does not wait for an
+	// approval is the id of the approval for which the turn waits. It is empty if the turn does not wait for an
 	// approval.
 	approval string
 
@@ -69,18 +69,17 @@ type turn struct {
 	workTime    time.Duration
 	sleepTime   time.Duration
 
-	// startFuel is the fuel that the guest used while it started, and startOutput is the output that the guest printed
-	// while it started.
+	// startFuel is the fuel that the guest used while it started, and startOutput is the output that it printed while
+	// it started.
 	startFuel   int64
 	startOutput string
 	// lastEmitted is the event that records the guest's newest envelope. eventContext contains the decision id and the
-	// approval id for the next event. interrupted describes the effect that was running when the process of a resumed
-	// turn exited.
+	// approval id for the next event. interrupted describes the effect of a resumed turn that was running when the
+	// turn's process exited.
 	lastEmitted  *wasmagentv1.Event
 	eventContext *wasmagentv1.Event
 	interrupted  interruptedCall
-	// flushedAt is the time at which events were last stored, and eventBytes is the total size of the turn's events, in
-	// bytes.
+	// flushedAt is when events were last stored. eventBytes is the total size of the turn's events, in bytes.
 	flushedAt  time.Time
 	eventBytes int64
 	// printedBytes is the size of the guest's output in this turn, in bytes. failedOutput is the output of the step
@@ -100,11 +99,11 @@ func (t *turn) storeTurn() store.Turn {
 type Prompt struct {
 	Input string
 	// Caller describes the caller. If the caller's context is cancelled, the turn is undone, unless the turn waits for
-	// an approval. ApprovalWait is the maximum time that the caller waits for an approval. After that, the turn
-	// continues without the caller.
+	// an approval. ApprovalWait limits how long the caller waits for an approval. After that, the turn continues
+	// without the caller.
 	Caller       Caller
 	ApprovalWait time.Duration
-	// Progress receives human-readable progress messages. It must not block, and it may be nil. It is not called after
+	// Progress receives progress messages for people. It must not block, and it may be nil. It is not called after
 	// [Agent.Prompt] has returned.
 	Progress func(string)
 }
@@ -113,10 +112,10 @@ type Prompt struct {
 type Answer struct {
 	// Text is the agent's answer. It is empty if IsParked is set.
 	Text string
-	// IsParked is true if the turn waits for an approval. The turn continues in the background.
+	// IsParked is true if the turn waits for an approval. The turn then continues in the background.
 	IsParked bool
-	// Agent describes the agent after the turn. If IsParked is set, Agent describes the agent at the time when
-	// [Agent.Prompt] returned.
+	// Agent describes the agent after the turn. If IsParked is set, it describes the agent when [Agent.Prompt]
+	// returned.
 	Agent *wasmagentv1.Agent
 }
 
@@ -131,8 +130,9 @@ var (
 	errPanic          = errors.New("the program that runs agents has a fault: the log of the wasmagent role has the details")
 )
 
-// Prompt runs a turn of the agent. Errors: [ErrBusy], [ErrTerminated], [ErrStopped], [ErrFailed], [ErrTurnFailed],
-// [ErrCallsStopped], [ErrPromptsFull], [ErrUnavailable], [ErrNotStored], [ErrTurnLost], or an error from the host or the context.
+// Prompt runs a turn of the agent. It returns [ErrBusy], [ErrTerminated], [ErrStopped], [ErrFailed], [ErrTurnFailed],
+// [ErrCallsStopped], [ErrPromptsFull], [ErrUnavailable], [ErrNotStored], [ErrTurnLost], or an error from the host or
+// the context.
 func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	listens := &progressListener{progress: p.Progress}
 	defer listens.stop()
@@ -170,8 +170,8 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	}
 }
 
-// runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails as it does when the
-// guest traps.
+// runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails as if the guest had
+// trapped.
 func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) (answer Answer, err error) {
 	envelope, memory, err := func() (envelope abi.GuestEnvelope, memory []byte, err error) {
 		defer func() {
@@ -195,8 +195,8 @@ func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) 
 	return answer, err
 }
 
-// endTurnSafely ends the turn. If ending the turn panics, endTurnSafely marks the agent as stale, so that it is loaded
-// again. Otherwise the agent in memory would keep a turn that never ends.
+// endTurnSafely ends the turn. If ending the turn panics, endTurnSafely marks the agent as stale, so that the agent is
+// loaded again. Otherwise the agent in memory would have a turn that never ends.
 func (a *Agent) endTurnSafely(t *turn, envelope abi.GuestEnvelope, memory []byte, cause error) (answer Answer, err error) {
 	defer func() {
 		fault := recover()
@@ -276,7 +276,7 @@ func (a *Agent) addPrompt(input string) {
 	a.addMessage(wasmagentv1.MessageRole_MESSAGE_ROLE_USER, input)
 }
 
-// runEffects carries out the effects that the guest requests, until the guest finishes its turn.
+// runEffects carries out the effects that the guest requests, until the guest ends its turn.
 func (a *Agent) runEffects(t *turn, envelope abi.GuestEnvelope) (_ abi.GuestEnvelope, memory []byte, err error) {
 	for cancels := 0; envelope.Kind != abi.Finish && envelope.Kind != abi.Fail; {
 		if t.effectCount++; t.effectCount > a.Limits.Effects {
@@ -307,7 +307,7 @@ func (a *Agent) runEffects(t *turn, envelope abi.GuestEnvelope) (_ abi.GuestEnve
 	return envelope, memory, err
 }
 
-// startGuest restores the guest from its stored memory, or starts a new guest if there is no memory yet.
+// startGuest restores the guest from its stored memory. If there is none, it starts a new guest.
 func (a *Agent) startGuest(t *turn) (err error) {
 	if t.stateBefore.memory != nil {
 		t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.stateBefore.memory)
@@ -340,7 +340,7 @@ func (a *Agent) startNewGuest(t *turn) (err error) {
 }
 
 // guestOrigin returns the guest's start time and random seed. They depend only on the creation of the original agent,
-// so that the guest can be rerun from its journal.
+// so that a rerun from the journal has the same result.
 func (a *Agent) guestOrigin() engine.Origin {
 	return engine.Origin{Clock: uint64(a.JournalCreatedAt.UnixNano()), Seed: sha256.Sum256([]byte(a.JournalID))}
 }
@@ -375,8 +375,8 @@ func (a *Agent) giveEnvelope(t *turn, in abi.HostEnvelope) (abi.GuestEnvelope, e
 	return a.stepGuest(t, text)
 }
 
-// flushIfDue stores the buffered events if there are too many of them, or if events were last stored too long ago. It
-// returns an error if the total size of the turn's events is too large.
+// flushIfDue stores the buffered events if there are too many of them, or if too much time has passed since events were
+// last stored. It returns an error if the turn's events are too large together.
 func (a *Agent) flushIfDue(t *turn) error {
 	if t.eventBytes > maxTurnEventBytes {
 		return errTurnTooLarge
@@ -431,7 +431,7 @@ func (a *Agent) recordEvent(t *turn, e *wasmagentv1.Event, envelope []byte) *was
 	return out
 }
 
-// recordEffectEvent records an event about the effect that the guest has requested most recently.
+// recordEffectEvent records an event about the effect that the guest has requested last.
 func (a *Agent) recordEffectEvent(t *turn, kind wasmagentv1.EventKind) {
 	a.recordEvent(t, &wasmagentv1.Event{
 		Kind: kind, Effect: t.lastEmitted.GetEffect(), EffectSequence: t.lastEmitted.GetSequence(), ApprovalId: t.eventContext.GetApprovalId(), DecisionId: t.eventContext.GetDecisionId(),

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// maxReturnPoints is the maximum number of journal positions to which an agent returns. maxReturnBytes is the maximum
-// total size, in bytes, of the guest's memory at these positions. maxRerunFuel is the maximum fuel for rerunning a
-// journal. A rerun that uses that much fuel takes some minutes.
+// maxReturnPoints limits how many journal positions an agent may return to. maxReturnBytes limits the total size, in
+// bytes, of the guest's memory at these positions. maxRerunFuel limits the fuel for rerunning a journal. A rerun that
+// uses that much fuel takes some minutes.
 const (
 	maxReturnPoints = 64
 	maxReturnBytes  = 128 << 20
@@ -32,7 +32,7 @@ func positionOf(e *wasmagentv1.Event) journalPosition {
 	return journalPosition{e.GetEpoch(), e.GetSequence()}
 }
 
-// replayPlan contains what a rerun must know before it starts.
+// replayPlan contains what must be known before a rerun starts.
 type replayPlan struct {
 	// undoneTurns contains the position of the first input of each undone turn. returnPoints contains the positions to
 	// which the agent returns later.
@@ -40,13 +40,13 @@ type replayPlan struct {
 	// module is the digest of the module that ran last. modules contains the digests of all modules that ran.
 	module  string
 	modules map[string]bool
-	// otherMeter is true if the fuel in the journal was counted by another version of the fuel meter.
+	// otherMeter is true if another version of the fuel meter counted the fuel in the journal.
 	otherMeter bool
 }
 
 // Verify checks the hash chain of the journal, compares the stored agent with the journal, and reruns the guest. The
-// rerun must request the same effects and use the same fuel as the journal records. Verify does not change the stored
-// agent. If the agent differs from its journal, the agent accepts no more prompts.
+// rerun must request the same effects and use the same fuel as the journal records. Verify reports differences in its
+// response. It does not change the stored agent, but an agent that differs from its journal accepts no more prompts.
 func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, error) {
 	leave, err := a.Host.AcquireSlot(ctx, a, false)
 	if err != nil {
@@ -117,8 +117,8 @@ func (a *Agent) readStored(ctx context.Context) (r *wasmstorev1.Record, s *wasms
 	return nil, nil, store.ErrStateLost
 }
 
-// verifyStored checks the hash chain of the journal, and compares the stored agent with the journal. Errors:
-// [events.ErrChain], [ErrStateDiffers], or an error from the store. The first two errors are also written to resp.
+// verifyStored checks the hash chain of the journal, and that the stored agent matches the journal. It returns
+// [events.ErrChain], [ErrStateDiffers], or an error from the store. It writes the first two errors to resp as well.
 func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, storedState *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (replayPlan, error) {
 	p := replayPlan{undoneTurns: make(map[journalPosition]bool), returnPoints: make(map[journalPosition]bool), modules: make(map[string]bool)}
 	found, err := a.readPlan(ctx, saved.GetHead(), &p, resp)
@@ -147,8 +147,8 @@ func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, sto
 	return p, nil
 }
 
-// compareSnapshots compares the state of each snapshot with its digest in the record. It returns the first difference,
-// or nil if there is none.
+// compareSnapshots checks that the state of each snapshot matches its digest in the record. It returns the first
+// difference, or nil if there is none.
 func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record) (*wasmagentv1.StoredDifference, error) {
 	for _, k := range saved.GetKept() {
 		_, err := a.Store.State(ctx, a.ID, k.GetStateKey(), k.GetSnapshot().GetDigest())
@@ -163,7 +163,7 @@ func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record)
 	return nil, nil //nolint:nilnil // all snapshots are unchanged
 }
 
-// rerunJournal reruns the guest with the inputs from the journal, and writes the result to resp.
+// rerunJournal reruns the guest with the inputs in the journal, and writes the result to resp.
 func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstorev1.Record, storedState *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) error {
 	resp.ModuleDigest = p.module
 	r := &rerun{Agent: a, replayPlan: p, resp: resp, memories: make(map[journalPosition][]byte)}
@@ -195,7 +195,7 @@ func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstore
 	return nil
 }
 
-// eachEvent calls the function do for the events of a journal up to a position, from the oldest to the newest.
+// eachEvent calls do for the events of a journal up to a position, oldest first.
 func (a *Agent) eachEvent(ctx context.Context, id string, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
 	for after := int64(0); after < upTo; {
 		page, _, err := a.Store.Events(ctx, id, after, int(min(maxEventsRead, upTo-after)), maxEventBytesRead)
@@ -214,9 +214,9 @@ func (a *Agent) eachEvent(ctx context.Context, id string, upTo int64, do func(e 
 	return nil
 }
 
-// readPlan checks the hash chain of the journal and fills p.
+// readPlan checks the hash chain of the journal, and fills p with what a rerun must know.
 func (a *Agent) readPlan(ctx context.Context, head *wasmstorev1.Head, p *replayPlan, resp *wasmagentv1.VerifyAgentResponse) (*coverage, error) {
-	var first journalPosition // position of the first input of the current turn
+	var first journalPosition // the position of the first input of the current turn
 	started := false
 	c := &coverage{head: events.EmptyHead(a.JournalID)}
 	err := a.eachEvent(ctx, a.ID, head.GetPlace(), func(e *wasmstorev1.StoredEvent) error {

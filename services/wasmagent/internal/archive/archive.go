@@ -1,6 +1,6 @@
 // Package archive encodes and decodes archives of agents. An archive is a signed tar file that contains everything that
-// another installation needs to run the agent (see sluice/wasmagent/v1/archive.proto). Archives of the same agent state
-// are byte-for-byte equal.
+// another installation needs to run the agent (see sluice/wasmagent/v1/archive.proto). Two archives of the same agent
+// state have the same bytes.
 package archive
 
 import (
@@ -26,7 +26,7 @@ import (
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 )
 
-// MaxBytes is the maximum size of an archive, in bytes.
+// MaxBytes limits the size of an archive, in bytes.
 const MaxBytes = 64 << 20
 
 const formVersion = 1
@@ -43,14 +43,14 @@ const (
 	sigName      = "SHA256SUMS.sig"
 )
 
-// Errors of archives. Compare with [errors.Is].
+// [Encode] and [Decode] return these errors. Compare them with [errors.Is].
 var (
-	// ErrInvalid means that the bytes are not an archive, or that the archive was modified. The wrapping error contains
-	// the details.
+	// ErrInvalid means that the bytes are not an archive, or that the archive was modified. The error that wraps it
+	// contains the details.
 	ErrInvalid = errors.New("the archive is invalid")
 	// ErrSignature means that none of the accepted keys has signed the archive.
 	ErrSignature = errors.New("no accepted key has signed the archive")
-	// ErrLarge means that the archive exceeds [MaxBytes].
+	// ErrLarge means that the archive is larger than [MaxBytes].
 	ErrLarge = fmt.Errorf("the archive has more than %d MiB", MaxBytes>>20)
 )
 
@@ -59,11 +59,12 @@ type Content struct {
 	Agent  *wasmagentv1.ArchivedAgent
 	State  *wasmstorev1.State
 	Events []*wasmstorev1.StoredEvent
-	// Module is the module of the guest, or nil if the guest is included in the program.
+	// Module is the module of the guest, or nil if the program contains the guest.
 	Module []byte
 }
 
-// Encode encodes and signs an archive. It also returns the signature. Errors: [ErrLarge].
+// Encode encodes and signs an archive, and also returns the signature. It returns [ErrLarge] if the archive is too
+// large.
 func Encode(c Content, key ed25519.PrivateKey) (text, signature []byte, err error) {
 	parts, err := c.parts()
 	if err != nil {
@@ -76,7 +77,7 @@ func Encode(c Content, key ed25519.PrivateKey) (text, signature []byte, err erro
 }
 
 // Decode decodes an archive that was signed with one of the given keys. It checks the signature before it decodes the
-// parts. Errors: [ErrInvalid], [ErrSignature].
+// parts. It returns [ErrInvalid] or [ErrSignature].
 func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	parts, err := unpack(text)
 	if err != nil {
@@ -94,8 +95,8 @@ func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	if c, err = contentOf(parts); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	// Encoding the content again must produce the same bytes. This ensures that the archive has no bytes between the
-	// parts, and that no other program parses the archive differently.
+	// Encoding the content again must produce the same bytes. This makes sure that the archive has no bytes between the
+	// parts, and that all programs decode the archive in the same way.
 	reencoded, err := c.parts()
 	if err != nil {
 		return c, err
@@ -106,7 +107,7 @@ func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	return c, nil
 }
 
-// parts returns the parts of an archive by name. The checksums and the signature are not included.
+// parts returns the parts of an archive by name. They do not include the checksums and the signature.
 func (c Content) parts() (map[string][]byte, error) {
 	c.Agent = proto.CloneOf(c.Agent)
 	c.Agent.FormatVersion = formVersion
@@ -170,7 +171,8 @@ func sumsOf(parts map[string][]byte) []byte {
 	return out.Bytes()
 }
 
-// pack encodes the parts, the checksums and the signature as a tar file. Errors: [ErrLarge].
+// pack encodes the parts, the checksums and the signature as a tar file. It returns [ErrLarge] if the file is too
+// large.
 func pack(parts map[string][]byte, sums, signature []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -254,7 +256,7 @@ func contentOf(parts map[string][]byte) (c Content, err error) {
 	return c, c.readFiles(parts)
 }
 
-// readFiles decodes the agent's files. It reads their modification times from agent.json.
+// readFiles decodes the agent's files. It reads the times of their last changes from agent.json.
 func (c *Content) readFiles(parts map[string][]byte) error {
 	modified := make(map[string]*timestamppb.Timestamp)
 	for _, f := range c.Agent.GetDetail().GetFiles() {

@@ -1,7 +1,7 @@
 // Package engine runs guests. A guest is a WebAssembly module that receives an envelope, computes, and returns an
-// envelope. A guest has no access to files, real clocks or the network. For the same envelopes, it returns the same
-// answers and uses the same fuel. Between two envelopes, the state of a guest consists of its memory and its globals.
-// This state can be stored, and restored in another process. Package worker uses this package.
+// envelope. A guest has no access to files, real clocks or the network. For the same envelopes, it always returns the
+// same answers and uses the same fuel. Between two envelopes, the state of a guest consists of its memory and its
+// globals. This state can be stored and then restored in another process. Package worker uses this package.
 package engine
 
 import (
@@ -21,7 +21,7 @@ import (
 // ABIVersion is the version of the interface between a guest and its host.
 const ABIVersion = 1
 
-// The names of a guest's exports. The comments show their types.
+// These are the names of the functions and the memory that a guest exports. The trailing comments show their types.
 const (
 	exportMemory  = "memory"
 	exportVersion = "abi_version" // () -> i32
@@ -31,26 +31,26 @@ const (
 	exportCommand = "_start"      // exported only by commands
 )
 
-// buildModes is the advice in the error message for a module that is a WebAssembly command.
+// buildModes is the advice in the error message about a module that is a WebAssembly command.
 const buildModes = "Build it as a reactor (library): with Go by -buildmode=c-shared and GOOS=wasip1 GOARCH=wasm, with TinyGo by -buildmode=c-shared and -target=wasip1, " +
 	"with Rust by the crate type cdylib for wasm32-wasip1, with clang by -mexec-model=reactor"
 
-// Errors of steps. Compare with [errors.Is]. An instance can't be used after one of these errors.
+// Steps return these errors. Compare them with [errors.Is]. After one of them, the instance can't be used any more.
 var (
 	// ErrFuel means that the guest has used all of its fuel.
 	ErrFuel = errors.New("the guest has no fuel left")
-	// ErrMemory means that the guest requested more memory than its limit allows.
+	// ErrMemory means that the guest has requested more memory than its limit allows.
 	ErrMemory = errors.New("the guest requested more memory than its limit")
-	// ErrSystem means that the operating system has no memory left. The guest has not reached its own limit.
+	// ErrSystem means that the operating system has no memory left, although the guest has not reached its own limit.
 	ErrSystem = errors.New("there is no memory left for guests")
 	// ErrDeadline means that the step did not end before its deadline.
 	ErrDeadline = errors.New("the guest took too long")
-	// ErrTrap means that the guest trapped, or violated the ABI.
+	// ErrTrap means that the guest has trapped or has violated the ABI.
 	ErrTrap = errors.New("the guest trapped")
 )
 
 // features is WebAssembly 2.0 without reference types. With reference types, guests could store references in tables,
-// and snapshots do not contain tables.
+// which snapshots do not contain.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
 // An Engine compiles guests and runs them. It is safe for concurrent use.
@@ -60,9 +60,9 @@ type Engine struct {
 	pool    sparePool
 }
 
-// New returns an engine. The parameter cache is the path of a directory in which the engine caches compiled modules.
-// New creates the directory if needed. No other user may have write access to the directory, because its content is
-// executed. If cache is empty, nothing is cached. The caller must close the engine.
+// New returns an engine. cache is the path of a directory for compiled modules, which New creates if needed. No other
+// user may have write access to the directory, because its content is executed. If the path is empty, compiled modules
+// are not cached. The caller must close the engine.
 func New(ctx context.Context, cache string) (*Engine, error) {
 	e := new(Engine)
 	cfg := wazero.NewRuntimeConfigCompiler().WithCoreFeatures(features).WithDebugInfoEnabled(false)
@@ -95,7 +95,7 @@ func (e *Engine) Close(ctx context.Context) error {
 
 // A Program is the compiled module of a guest. It is safe for concurrent use.
 type Program struct {
-	// Digest is the SHA-256 of the original module: 64 hexadecimal digits.
+	// Digest is the SHA-256 of the original module, as 64 hexadecimal digits.
 	Digest string
 
 	engine   *Engine
@@ -109,9 +109,9 @@ type Program struct {
 	first sync.Once
 }
 
-// Compile parses, meters and compiles a module. For a module from the Go compiler, this takes about a second. Compile
-// does not stop early if ctx is done. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrUnsupported] if the module
-// is not a guest.
+// Compile parses a module, adds the fuel meter to it and compiles it. For a module from the Go compiler, this takes
+// about a second. Compile continues even if ctx is done. It returns the errors of [wasmmeter.Parse], and
+// [wasmmeter.ErrUnsupported] if the module is not a guest.
 func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	m, err := wasmmeter.Parse(text)
 	if err != nil {
@@ -141,7 +141,7 @@ var signatures = map[string]wasmmeter.FuncType{
 	exportStep:    {Params: []wasmmeter.ValueType{wasmmeter.I32, wasmmeter.I32}, Results: []wasmmeter.ValueType{wasmmeter.I64}},
 }
 
-// checkGuest returns an error if a module is not a guest. Errors: [wasmmeter.ErrUnsupported].
+// checkGuest returns an error that wraps [wasmmeter.ErrUnsupported] if a module is not a guest.
 func checkGuest(m *wasmmeter.Module) error {
 	if m.Exported(exportCommand, wasmmeter.Func) {
 		return fmt.Errorf("%w: a command, which exports %q and runs once. %s", wasmmeter.ErrUnsupported, exportCommand, buildModes)

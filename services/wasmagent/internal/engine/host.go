@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// A guest can import the functions of WASI (preview 1) that language runtimes call when they start. The fuel meter adds
-// the import of the refill function. None of these functions gives access to the host. The clock advances only while
-// the guest sleeps. Random numbers are computed from a seed. Output is written to a log of limited size. There are no
-// files.
+// Guests can import the functions of WASI (preview 1) that language runtimes call when they start. In addition, the
+// fuel meter imports the refill function. None of these functions gives access to the host. The clock advances only
+// while the guest sleeps. Random numbers are computed from a seed. Output is written to a log of limited size. There
+// are no files.
 
 const (
 	wasi = "wasi_snapshot_preview1"
 	// fuelPerHostCall is the fuel that each call of a host function costs, in addition to the fuel for the function's
-	// work. The overhead of a host call takes about as much time as executing this number of instructions.
+	// work. A host call without any work takes about as long as this number of instructions.
 	fuelPerHostCall = 200
-	// maxPieces is the maximum number of buffers or subscriptions in one call, and maxBytes is the maximum size of each
-	// buffer, in bytes.
+	// maxPieces limits the number of buffers or subscriptions in one call, and maxBytes limits the size of each buffer,
+	// in bytes.
 	maxPieces = 64
 	maxBytes  = 64 << 10
 )
@@ -57,14 +57,14 @@ func signature(params string, results string) wasmmeter.FuncType {
 	return wasmmeter.FuncType{Params: types(params), Results: types(results)}
 }
 
-// wasiFunc returns a WASI function that returns only an error number.
+// wasiFunc returns a WASI function whose only result is an error number.
 func wasiFunc(params string, do func(in *Instance, memory api.Memory, args []uint64) uint64) hostFunc {
 	return hostFunc{signature(params, "i"), func(_ context.Context, in *Instance, memory api.Memory, stack []uint64) {
 		stack[0] = do(in, memory, stack)
 	}}
 }
 
-// wasiStub returns a WASI function that does nothing and returns the given error number.
+// wasiStub returns a WASI function that does nothing except return the given error number.
 func wasiStub(params string, errno uint64) hostFunc {
 	return wasiFunc(params, func(*Instance, api.Memory, []uint64) uint64 { return errno })
 }
@@ -105,7 +105,7 @@ var imports = map[string]hostFunc{
 	wasi + ".path_unlink_file":      wasiStub("iii", errnoNosys),
 }
 
-// importNames returns the sorted names of all importable functions, for error messages.
+// importNames returns the names of all functions that can be imported, in sorted order, for error messages.
 func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
 
 func defineImports(ctx context.Context, r wazero.Runtime) error {
@@ -142,8 +142,7 @@ func types(list ...wasmmeter.ValueType) (out []api.ValueType) {
 	return out
 }
 
-// noArguments implements args_sizes_get and environ_sizes_get for a guest that has no arguments and no environment
-// variables.
+// noArguments implements args_sizes_get and environ_sizes_get for a guest without arguments and environment variables.
 func noArguments(_ *Instance, memory api.Memory, args []uint64) uint64 {
 	if !memory.WriteUint32Le(uint32(args[0]), 0) || !memory.WriteUint32Le(uint32(args[1]), 0) {
 		return errnoInval
@@ -168,15 +167,15 @@ func randomGet(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return errnoSuccess
 }
 
-// These constants describe the layout of subscriptions and events in poll_oneoff. All values are in bytes.
+// These constants describe the layout of subscriptions and events in poll_oneoff. All sizes and offsets are in bytes.
 const (
 	subscriptionSize, eventSize = 48, 32
 	tagAt, timeoutAt, flagsAt   = 8, 24, 40
 	clockTag, absolute          = 0, 1
 )
 
-// pollOneoff implements poll_oneoff as a sleep. It advances the clock to the earliest time among the subscriptions.
-// Subscriptions to files are ignored, because there are no files.
+// pollOneoff implements poll_oneoff as a sleep. It advances the clock to the earliest time that a subscription names.
+// It ignores subscriptions to files, because there are no files.
 func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	n := uint32(args[2])
 	if n == 0 || n > maxPieces {
@@ -204,7 +203,7 @@ func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	if first < 0 {
 		return errnoNosys
 	}
-	// One call sleeps for at most a year, so that the clock does not overflow.
+	// A call sleeps for at most a year, so that the clock does not overflow.
 	in.clock = max(in.clock, min(until, in.clock+uint64(365*24*time.Hour)))
 	clear(events[:eventSize])
 	copy(events, subscriptions[first*subscriptionSize:][:8]) // the subscription's user data
@@ -214,7 +213,7 @@ func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return errnoSuccess
 }
 
-// fdWrite implements fd_write: it appends the output to the log.
+// fdWrite implements fd_write. It appends the output to the log.
 func fdWrite(in *Instance, memory api.Memory, args []uint64) uint64 {
 	file, at, n := uint32(args[0]), uint32(args[1]), uint32(args[2])
 	if file != 1 && file != 2 {
@@ -244,8 +243,8 @@ func fdWrite(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return errnoSuccess
 }
 
-// MaxPrinted is the maximum size of the output that is returned for one step, in bytes. If the output is longer, its
-// beginning is dropped.
+// MaxPrinted limits the size of the output that is returned for one step, in bytes. The beginning of a longer output is
+// dropped.
 const MaxPrinted = 4096
 
 // outputLog contains the end of a guest's output.

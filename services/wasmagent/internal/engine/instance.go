@@ -18,28 +18,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// fuelPerRefill is the amount of fuel that an instance receives per refill. Most code uses it up within some tens of
+// fuelPerRefill is how much fuel an instance receives per refill. Most code uses it up within some tens of
 // microseconds. A step can't be interrupted between two refills, not even at its deadline.
 const fuelPerRefill = 100_000
 
-// longestTimeSlice is the maximum time slice of a guest, even if only a few guests are running. It is short because a
-// guest needs several time slices for each envelope, and must wait for the other guests before each time slice.
+// longestTimeSlice limits how long a guest runs before other guests may run, even if only a few guests are running. It
+// is short because a guest needs several time slices for each envelope, and must wait for the other guests before each
+// time slice.
 const longestTimeSlice = 250 * time.Microsecond
 
 // Limits limits what an instance may use. The zero value allows nothing.
 type Limits struct {
-	// Memory is the maximum size of the memory, in bytes.
+	// Memory limits the size of the guest's memory, in bytes.
 	Memory int64
-	// Envelope is the maximum size of an envelope that the guest returns, in bytes.
+	// Envelope limits the size of an envelope that the guest returns, in bytes.
 	Envelope uint32
 }
 
 // Origin contains the start time and the random seed of an instance.
 type Origin struct {
-	// Clock is the time at the start, in nanoseconds since 1970. It must be at least 1, because Go's runtime treats 0 as a
-	// broken clock. The clock advances only while the guest sleeps.
+	// Clock is the time at the start, in nanoseconds since 1970. It must be at least 1, because Go's runtime treats 0
+	// as a broken clock. The clock advances only while the guest sleeps.
 	Clock uint64
-	// Seed is the seed of the random numbers.
+	// Seed is the seed of the guest's random numbers.
 	Seed [32]byte
 }
 
@@ -59,12 +60,12 @@ type Instance struct {
 	log    outputLog
 
 	stint gosched.Work
-	// maxFuel is the fuel that the current call may use in total. grantedFuel is the fuel that the call has received so
+	// maxFuel is how much fuel the current call may use in total. grantedFuel is how much fuel the call has received so
 	// far.
 	maxFuel, grantedFuel int64
 
 	busy atomic.Bool
-	// failed is the error that made the instance unusable, or nil if the instance is usable.
+	// failed is the error that made the instance unusable, or nil if the instance can be used.
 	failed error
 }
 
@@ -76,8 +77,8 @@ func instanceOf(ctx context.Context) *Instance {
 	return in
 }
 
-// Start starts an instance. The instance may use the given fuel while it starts. Start returns the fuel that was used.
-// Errors: those of [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the limits.
+// Start starts an instance, which may use the given fuel while it starts. Start returns the fuel that was used. It
+// returns the errors of [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the limits.
 func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel int64) (*Instance, int64, error) {
 	in, ctx, err := p.instantiate(ctx, limits)
 	if err != nil {
@@ -109,16 +110,16 @@ type startError struct {
 	printed string
 }
 
-// Unwrap implements errors.Unwrap.
+// Unwrap returns the error without the output.
 func (e startError) Unwrap() error { return e.error }
 
-// PrintedOf returns the output of a guest whose start failed with err.
+// PrintedOf returns the output of a guest whose start has failed with err.
 func PrintedOf(err error) string {
 	failed, _ := errors.AsType[startError](err)
 	return failed.printed
 }
 
-// instantiate returns an instance that has not run yet, and the context to use when its functions are called.
+// instantiate returns an instance that has not run yet, and the context with which its functions must be called.
 func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance, _ context.Context, err error) {
 	defer func() {
 		if err != nil && in != nil && in.memory != nil { // the initial memory could not be allocated
@@ -154,7 +155,7 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 	return in, ctx, nil
 }
 
-// recoverAllocation recovers from a panic of [linear.Reallocate] that happens in Go code, and converts it to an error.
+// recoverAllocation recovers from a panic of [linear.Reallocate] in Go code, and converts the panic to an error.
 func recoverAllocation(err *error) {
 	switch fault := recover(); fault {
 	case nil:
@@ -169,9 +170,9 @@ func (in *Instance) context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, instanceKey{}, in)
 }
 
-// Step sends the guest an envelope. It returns a copy of the envelope that the guest returns, and the fuel that was
-// used. The step may use at most the given fuel, and ends when ctx is done. Errors: [ErrFuel], [ErrMemory],
-// [ErrSystem], [ErrDeadline], [ErrTrap].
+// Step sends the guest an envelope. It returns a copy of the guest's answer, which is also an envelope, and the fuel
+// that was used. The step may use at most the given fuel, and ends when ctx is done. Step returns [ErrFuel],
+// [ErrMemory], [ErrSystem], [ErrDeadline] or [ErrTrap].
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
 	in.log = outputLog{}
@@ -201,13 +202,13 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 	return answer, used, err
 }
 
-// errHost means that a bug in this program caused a trap.
+// errHost means that a bug in this program has caused a trap.
 var errHost = errors.New("the host function that the guest called has a fault")
 
 // errStackOverflow means that the guest's calls are nested too deeply.
 var errStackOverflow = fmt.Errorf("stack overflow: its nested calls take more than %d MiB", wasmmeter.MaxStack>>20)
 
-// run calls the function part, which runs the guest with the given fuel. run returns the fuel that the guest has used.
+// run calls a function that runs the guest with the given fuel. It returns the fuel that the guest has used.
 func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	if !in.busy.CompareAndSwap(false, true) {
 		return 0, fmt.Errorf("%w: another call uses the instance", ErrTrap)
@@ -231,8 +232,8 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers contains the strings that mark the beginning of a stack trace in the runtime's errors. guestError
-// removes these stack traces.
+// traceMarkers contains the strings with which a stack trace begins in the runtime's errors. guestError removes these
+// stack traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
 // guestError converts an error from the runtime to an error of this package. It removes stack traces, because callers
@@ -243,7 +244,7 @@ func guestError(err error) error {
 			return known
 		}
 	}
-	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its message contains addresses in this program
+	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // the message contains addresses in this program
 		return fmt.Errorf("%w: %w", ErrTrap, errHost)
 	}
 	text := err.Error()
@@ -256,12 +257,12 @@ func guestError(err error) error {
 // refill grants more fuel after the fuel counter has fallen below zero. remaining is the value of the counter. refill
 // returns the new value of the counter.
 func (in *Instance) refill(ctx context.Context, remaining int64) int64 {
-	in.stint.Part() // lets other guests work first
+	in.stint.Part() // lets other guests run first
 	if remaining == wasmmeter.StackSpent {
 		panic(errStackOverflow)
 	}
 	if ctx.Err() != nil {
-		in.fuel.Set(uint64(remaining)) // keeps the count of used fuel
+		in.fuel.Set(uint64(remaining)) // so that the used fuel is still counted correctly
 		panic(ErrDeadline)
 	}
 	give := min(max(fuelPerRefill, -remaining), in.maxFuel-in.grantedFuel)
@@ -280,11 +281,11 @@ func (in *Instance) charge(fuel int64) {
 // Memory returns the size of the guest's memory, in bytes.
 func (in *Instance) Memory() int64 { return int64(in.in.Memory().Size()) }
 
-// Printed returns what the guest wrote to standard output and standard error during the newest step, or during the
+// Printed returns what the guest wrote to standard output and standard error during the newest step, or during its
 // start if there was no step. It returns at most the last [MaxPrinted] bytes, as UTF-8.
 func (in *Instance) Printed() string { return in.log.String() }
 
-// Close ends the instance.
+// Close ends the instance, which can then no longer be used.
 func (in *Instance) Close(ctx context.Context) error {
 	if in.failed == nil {
 		in.failed = fmt.Errorf("%w: the instance was closed", ErrTrap)

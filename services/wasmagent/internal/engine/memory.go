@@ -8,9 +8,9 @@ import (
 const (
 	// pageSize is the size of a WebAssembly page, in bytes.
 	pageSize = 64 << 10
-	// maxSpares is the maximum total size, in bytes, of the memory of ended guests that is kept for reuse. maxSpare is
-	// the maximum size, in bytes, of the memory that one guest leaves for reuse. It limits the time that is needed to
-	// overwrite the memory with zeroes.
+	// maxSpares limits the total size, in bytes, of ended guests' memory that is stored for reuse. maxSpare limits the
+	// size, in bytes, of one guest's memory that is stored for reuse. The memory must be overwritten with zeroes, which
+	// would take too long for larger memories.
 	maxSpares = 32 << 20
 	maxSpare  = 8 << 20
 )
@@ -26,7 +26,7 @@ type linearMemory struct {
 }
 
 // An addressRange is an address range for a guest's memory. committed is the size of the part for which the operating
-// system has provided memory, in bytes. While no guest uses the range, all of its bytes are zero.
+// system has provided memory, in bytes. While no guest uses the range, all its bytes are zero.
 type addressRange struct {
 	bytes     []byte
 	committed int64
@@ -40,7 +40,7 @@ type sparePool struct {
 	bytes  int64
 }
 
-// take returns memory for a guest. The memory can grow to at most the given number of bytes.
+// take returns memory for a guest that can grow to at most the given number of bytes.
 func (s *sparePool) take(most int64) *linearMemory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,8 +59,8 @@ func (s *sparePool) take(most int64) *linearMemory {
 	return &linearMemory{addressRange: addressRange{bytes: all}, pool: s}
 }
 
-// put adds a range to the pool. All bytes of the range must be zero. If the pool exceeds maxSpares, put releases the
-// oldest ranges.
+// put adds a range, whose bytes must all be zero, to the pool. If the ranges in the pool are larger than maxSpares
+// together, put releases the oldest ones.
 func (s *sparePool) put(p addressRange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,7 +94,7 @@ func (l *linearMemory) Reallocate(size uint64) []byte {
 	case size > uint64(len(l.bytes)):
 		panic(ErrMemory)
 	case !grow(l.bytes, l.committed, int64(size)):
-		if l.pool.close(); !grow(l.bytes, l.committed, int64(size)) { // retry after releasing the spare ranges
+		if l.pool.close(); !grow(l.bytes, l.committed, int64(size)) { // try again after releasing the spare ranges
 			panic(ErrSystem)
 		}
 	}
@@ -102,7 +102,7 @@ func (l *linearMemory) Reallocate(size uint64) []byte {
 	return l.bytes[:size:len(l.bytes)]
 }
 
-// Free implements experimental.LinearMemory.
+// Free implements experimental.LinearMemory. It adds the memory to the pool, unless the memory is too large.
 func (l *linearMemory) Free() {
 	if l.committed > 0 && l.committed <= maxSpare {
 		clear(l.bytes[:l.used])

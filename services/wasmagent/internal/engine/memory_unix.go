@@ -5,7 +5,7 @@ package engine
 import "golang.org/x/sys/unix"
 
 // reserve returns an inaccessible address range of the given size, or nil if the operating system refuses to reserve
-// it.
+// one.
 func reserve(bytes int64) []byte {
 	if bytes == 0 {
 		return nil
@@ -17,8 +17,8 @@ func reserve(bytes int64) []byte {
 	return mapped
 }
 
-// grow makes the bytes in the range [from, to) of an address range readable and writable. It returns false if the
-// operating system has no memory left.
+// grow makes the bytes from the first offset to the second, which is exclusive, readable and writable. It returns false
+// if the operating system has no memory left.
 func grow(mapped []byte, from, to int64) bool {
 	return to <= from || unix.Mprotect(mapped[from:to], unix.PROT_READ|unix.PROT_WRITE) == nil
 }

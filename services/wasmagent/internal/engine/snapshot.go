@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// ErrSnapshot means that a snapshot can't be restored: it is damaged, or was taken with another module or another
-// version of the fuel meter. Compare with errors.Is.
+// ErrSnapshot means that a snapshot can't be restored, because it is damaged or was taken with another module or
+// another version of the fuel meter. Compare it with errors.Is.
 var ErrSnapshot = errors.New("the snapshot can't be restored")
 
 // snapshotHeader is the JSON header of a snapshot. A snapshot consists of the length of the header (4 bytes,
 // little-endian), the header, and the memory. The memory is compressed with DEFLATE (RFC 1951).
 //
 // Only the differences from the module's initial memory are stored, because most of a guest's memory never changes.
-// They consist of one bit per block, least significant bit first, followed by the blocks that differ. A bit is 1 if the
+// They consist of one bit for each block, least significant bit first, and of the blocks that differ. A bit is 1 if the
 // block differs.
 type snapshotHeader struct {
-	// Version is the version of the format: 2.
+	// Version is the version of the format, which is 2.
 	Version int `json:"version"`
 	// Module is the digest of the guest's module. Meter is the version of the fuel meter that counts the guest's fuel.
 	Module string `json:"module"`
@@ -46,7 +46,7 @@ const (
 	blockSize       = 1 << 10
 )
 
-// An image is the initial memory of a module. It maps block numbers to blocks, and omits blocks in which all bytes are
+// An image is the initial memory of a module. It maps block numbers to blocks, and omits blocks whose bytes are all
 // zero.
 type image map[int]string
 
@@ -62,7 +62,7 @@ func imageOf(memory []byte) image {
 	return out
 }
 
-// changedBlocks returns one bit for each block of the memory. The bit is 1 if the block differs from the image.
+// changedBlocks returns one bit for each block of the memory, which is 1 if the block differs from the image.
 func (m image) changedBlocks(memory []byte) []byte {
 	bits := make([]byte, len(memory)/blockSize/8)
 	for i := range len(bits) * 8 {
@@ -79,7 +79,7 @@ func (m image) changedBlocks(memory []byte) []byte {
 
 func block(memory []byte, i int) []byte { return memory[i*blockSize:][:blockSize] }
 
-// blocks returns the blocks of the memory whose bit in bits is 1.
+// blocks returns the blocks of the memory for which bits contains a 1.
 func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range len(bits) * 8 {
@@ -90,7 +90,7 @@ func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Snapshot returns the whole state of the instance. It returns an error if a step is running or if a step has failed.
+// Snapshot returns the whole state of the instance. It returns an error if a step is running or has failed.
 func (in *Instance) Snapshot() ([]byte, error) {
 	if !in.busy.CompareAndSwap(false, true) {
 		return nil, errors.New("engine: a step runs")
@@ -134,7 +134,7 @@ func (in *Instance) Snapshot() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Restore returns an instance that continues from a snapshot. Errors: [ErrSnapshot], and [ErrMemory] if the memory
+// Restore returns an instance that continues from a snapshot. It returns [ErrSnapshot], or [ErrMemory] if the memory
 // exceeds the limits.
 func (p *Program) Restore(ctx context.Context, limits Limits, snapshot []byte) (*Instance, error) {
 	h, packed, err := parseHeader(snapshot)

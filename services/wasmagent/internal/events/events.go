@@ -1,5 +1,5 @@
 // Package events links the events of an agent's journal into a hash chain. Each event contains the hash of the previous
-// event. Therefore, [Check] detects an event that was changed, moved or removed. Package agent uses the package.
+// event, so that [Check] detects an event that was changed, moved or removed. Package agent uses the package.
 package events
 
 import (
@@ -18,24 +18,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// hashVersion is the first input of every event's hash. It identifies the version of the format.
+// hashVersion is the first part of the input of every event's hash. It identifies the version of the format.
 const hashVersion = "sluice-agent-event-1"
 
-// maxListedEnvelope is the maximum size, in bytes, of an envelope in a list of events. A larger envelope is replaced
-// with its digest.
+// maxListedEnvelope limits the size, in bytes, of an envelope in a list of events. The list omits larger envelopes, and
+// contains only their digests.
 const maxListedEnvelope = 16 << 10
 
-// ErrChain means that an event does not follow the previous event, or that an event was changed. Compare with
+// ErrChain means that an event does not follow the previous event, or that an event was changed. Compare it with
 // errors.Is.
 var ErrChain = errors.New("the journal's chain is broken")
 
-// EmptyHead returns the head of an empty journal, which is the position before its first event.
+// EmptyHead returns the head of an empty journal, which is the position before the first event.
 func EmptyHead(journalID string) *wasmstorev1.Head {
 	return &wasmstorev1.Head{Hash: digest([]byte(journalID))}
 }
 
-// Append appends an event and its envelope to a journal that ends at head. envelope may be nil. Append returns the
-// event to be stored and the new head.
+// Append appends an event and its envelope, which may be nil, to a journal that ends at the given head. It returns the
+// event to store and the new head.
 func Append(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasmstorev1.StoredEvent, *wasmstorev1.Head) {
 	e.Sequence = head.GetSequence() + 1
 	if e.GetEpoch() != head.GetEpoch() {
@@ -60,8 +60,8 @@ func headAfter(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.
 	}
 }
 
-// Check checks that an event follows head, and returns the head after the event. If the check fails, the error is
-// [ErrChain] with the reason.
+// Check checks that an event follows the given head, and returns the head after the event. If the check fails, it
+// returns an error that wraps [ErrChain] and contains the reason.
 func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Head, error) {
 	event := e.GetEvent()
 	sequence := head.GetSequence() + 1
@@ -85,7 +85,8 @@ func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Hea
 	return headAfter(head, e), nil
 }
 
-// hasUnknownFields reports whether a message has unknown fields, which the hash does not cover.
+// hasUnknownFields reports whether a message has unknown fields. Such a message is refused, because the hash does not
+// cover unknown fields.
 func hasUnknownFields(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }
@@ -99,8 +100,7 @@ func Proto(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	return out
 }
 
-// hash returns the hash of an event. The API contract defines this hash (sluice/wasmagent/v1/journal.proto,
-// Event.hash).
+// hash returns the hash of an event, as sluice/wasmagent/v1/journal.proto defines it (Event.hash).
 func hash(e *wasmagentv1.Event) string {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	sum := canonicaljson.Sum(

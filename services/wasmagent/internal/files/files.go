@@ -1,5 +1,5 @@
-// Package files implements an agent's virtual file system. The files are text files in memory, addressed by path. Their
-// size and number are limited. Package agent uses the package.
+// Package files implements an agent's virtual file system. The files are text files in memory that are addressed by
+// path. Their size and number are limited. Package agent uses the package.
 package files
 
 import (
@@ -17,41 +17,41 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPath is the maximum length of a path, in bytes.
+// MaxPath limits the length of a path, in bytes.
 const MaxPath = 1024
 
-// Errors, for [errors.Is].
+// The methods of [Files] return these errors. Compare them with [errors.Is].
 var (
 	// ErrPath means that a path is not valid.
 	ErrPath = errors.New("is not a valid path: use a relative path with /, without .. and control characters")
 	// ErrNotFound means that the file does not exist.
 	ErrNotFound = errors.New("there is no such file")
-	// ErrTextNotFound means that the string to be replaced does not occur in the file. ErrAmbiguous means that the
-	// string occurs more than once.
+	// ErrTextNotFound means that the file does not contain the string to replace. ErrAmbiguous means that the file
+	// contains it more than once.
 	ErrTextNotFound = errors.New("the text to replace is not in the file")
 	ErrAmbiguous    = errors.New("the text to replace is in the file more than once: give a longer text, or set replace_all")
 	// ErrLineRange means that an offset or limit is negative.
 	ErrLineRange = errors.New("offset and limit must be at least 0")
-	// ErrFull means that a write would exceed the limits on files.
+	// ErrFull means that a write would exceed the limits on the agent's files.
 	ErrFull = errors.New("the maximum is reached")
 )
 
 // Bounds limits the files of an agent. The zero value allows no files.
 type Bounds struct {
-	// Bytes is the maximum total size of all contents and paths, in bytes. Count is the maximum number of files.
+	// Bytes limits the total size of all contents and paths, in bytes. Count limits the number of files.
 	Bytes, Count int
 }
 
-// File describes a file without its content. Size is in bytes, and SHA256 has 64 hexadecimal digits.
+// File describes a file without its content. Size is in bytes. SHA256 has 64 hexadecimal digits.
 type File struct {
 	Path   string
 	Size   int
 	SHA256 string
-	// Modified is the time of the last write.
+	// Modified is when the file was last written.
 	Modified time.Time
 }
 
-// Files is the set of an agent's files. Use [New] to create it. It is not safe for concurrent use.
+// Files is the set of an agent's files. [New] creates it. It is not safe for concurrent use.
 type Files struct {
 	bounds Bounds
 	all    map[string]entry
@@ -73,7 +73,8 @@ func (f *Files) Clone() *Files {
 	return &Files{bounds: f.bounds, all: maps.Clone(f.all), bytes: f.bytes}
 }
 
-// Path returns the canonical form of a path. For example, it returns `a/b` for `./a//b`. Errors: [ErrPath].
+// Path returns the canonical form of a path. For example, the canonical form of `./a//b` is `a/b`. Path returns an
+// error that wraps [ErrPath] if the path is invalid.
 func Path(text string) (string, error) {
 	switch {
 	case text == "", len(text) > MaxPath, path.IsAbs(text), !utf8.ValidString(text), strings.ContainsRune(text, '\\'),
@@ -87,8 +88,8 @@ func Path(text string) (string, error) {
 	return clean, nil
 }
 
-// Read returns at most limit lines of a file, starting at the line with the number offset. The first line has the
-// number 0. If limit is 0, Read returns all remaining lines. Errors: [ErrPath], [ErrNotFound], [ErrLineRange].
+// Read returns lines of a file, beginning at the line with the number offset, counted from 0. If limit is 0, it returns
+// all remaining lines, and otherwise at most limit lines. It returns [ErrPath], [ErrNotFound] or [ErrLineRange].
 func (f *Files) Read(name string, offset, limit int) (string, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -120,7 +121,7 @@ func (f *Files) find(name string) (string, entry, error) {
 	return name, e, nil
 }
 
-// Write writes a file and returns its canonical path. now is the time of the write. Errors: [ErrPath], [ErrFull].
+// Write writes a file at the given time and returns its canonical path. It returns [ErrPath] or [ErrFull].
 func (f *Files) Write(name, content string, now time.Time) (string, error) {
 	name, err := Path(name)
 	if err != nil {
@@ -129,7 +130,7 @@ func (f *Files) Write(name, content string, now time.Time) (string, error) {
 	return name, f.store(name, content, now)
 }
 
-// store stores a file if the limits allow it.
+// store stores a file if the limits allow it, and otherwise returns [ErrFull].
 func (f *Files) store(name, content string, now time.Time) error {
 	old, exists := f.all[name]
 	bytes := f.bytes + len(content) - len(old.content)
@@ -146,18 +147,17 @@ func (f *Files) store(name, content string, now time.Time) error {
 	return nil
 }
 
-// Edit replaces text in a file. The parameter from is the old text, and to is the new text. If all is set, Edit
-// replaces every occurrence of the old text. Otherwise, the old text must occur exactly once. Edit returns the
-// canonical path and the number of replacements. Errors: [ErrPath], [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous],
-// [ErrFull].
-func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, int, error) {
+// Edit replaces a text in a file with another text. If all is true, Edit replaces every occurrence of the old text.
+// Otherwise, the file must contain the old text exactly once. Edit returns the canonical path and the number of
+// replacements. It returns [ErrPath], [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous] or [ErrFull].
+func (f *Files) Edit(name, oldText, newText string, all bool, now time.Time) (string, int, error) {
 	name, e, err := f.find(name)
 	if err != nil {
 		return "", 0, err
 	}
 	n := 0
-	if from != "" {
-		n = strings.Count(e.content, from)
+	if oldText != "" {
+		n = strings.Count(e.content, oldText)
 	}
 	switch {
 	case n == 0:
@@ -165,14 +165,14 @@ func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, in
 	case n > 1 && !all:
 		return "", 0, fmt.Errorf("%s: %w", name, ErrAmbiguous)
 	// The size is checked before the new content is created, because a short edit may produce very long content.
-	case len(e.content)+n*(len(to)-len(from)) > f.bounds.Bytes:
+	case len(e.content)+n*(len(newText)-len(oldText)) > f.bounds.Bytes:
 		return "", 0, fmt.Errorf("%s: %w: all files together have at most %d bytes", name, ErrFull, f.bounds.Bytes)
 	}
-	return name, n, f.store(name, strings.ReplaceAll(e.content, from, to), now)
+	return name, n, f.store(name, strings.ReplaceAll(e.content, oldText, newText), now)
 }
 
-// List returns the files in a directory, sorted by path. The parameter below is the path of the directory. If it is
-// empty, List returns all files. Errors: [ErrPath].
+// List returns the files in the directory with the given path, sorted by path. If the path is empty, it returns all
+// files. It returns [ErrPath] if the path is invalid.
 func (f *Files) List(below string) ([]File, error) {
 	below, err := folderPrefix(below)
 	if err != nil {
@@ -201,8 +201,8 @@ func (f *Files) Paths(below string) ([]string, error) {
 	return paths, err
 }
 
-// folderPrefix returns the prefix that all paths in a directory have in common. If name is empty or ".", the prefix is
-// empty.
+// folderPrefix returns the prefix that the paths of all files in a directory have in common. For the names "" and ".",
+// the prefix is empty.
 func folderPrefix(name string) (string, error) {
 	if name == "" || name == "." {
 		return "", nil
@@ -228,7 +228,7 @@ func (f *Files) All() iter.Seq[Content] {
 	}
 }
 
-// Restore adds a file from the store, even if the file exceeds the limits.
+// Restore adds a file that was stored before, even if the file exceeds the limits.
 func (f *Files) Restore(name, content string, modified time.Time) {
 	if old, exists := f.all[name]; exists {
 		f.bytes -= len(name) + len(old.content)

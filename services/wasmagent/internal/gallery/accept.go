@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// Digest returns the SHA-256 of a template's JSON as lower-case hexadecimal digits. The digest covers the content and
+// Digest returns the SHA-256 of a template's JSON as lower-case hexadecimal digits. The digest covers the content, and
 // the subject of the principal that added the template. It does not cover the fields about quarantine and acceptance.
-// Digest returns an empty string if the template exceeds its maximum size.
+// Digest returns "" if the template is too large.
 func Digest(t *wasmagentv1.Template) string {
 	content := proto.CloneOf(t)
 	content.Builtin, content.Quarantined, content.AcceptedDigest = false, false, ""
@@ -26,8 +26,8 @@ func Digest(t *wasmagentv1.Template) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Accept ends the quarantine of a tenant's template, if digest matches the current template. Errors: [ErrUnknown],
-// [ErrChanged], or an error from the store.
+// Accept ends the quarantine of a tenant's template, if the digest is that of the current template. It returns
+// [ErrUnknown], [ErrChanged], or an error from the store.
 func (g *Gallery) Accept(ctx context.Context, tenantID, id, digest string) (*wasmagentv1.Template, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// maxContainer is the maximum size of a container, in bytes.
+// maxContainer limits the size of a container, in bytes.
 const maxContainer = 2 << 20
 
-// ErrLarge means that the container would exceed its maximum size.
+// ErrLarge means that the container would be too large.
 var ErrLarge = fmt.Errorf("the container is larger than %d MiB", maxContainer>>20)
 
 // Parts contains the parts of a template that a container stores.
@@ -32,8 +32,9 @@ func PartsOf(t *wasmagentv1.Template) Parts {
 	return Parts{Tools: t.GetTools(), Prompts: t.GetPrompts(), Skills: t.GetSkills(), MCPTools: t.GetMcpTools(), Capabilities: t.GetCapabilities()}
 }
 
-// Container encodes parts in the format that the API contract of LoadRvf defines: the magic number, the number of
-// sections, the non-empty sections, and the SHA3-256 of all preceding bytes. Errors: [ErrLarge].
+// Container encodes parts of a template in the format that the proto file defines for LoadRvf. The format consists of
+// the magic number, the number of sections, the sections that are not empty, and the SHA3-256 of all preceding bytes.
+// Container returns [ErrLarge] if the result would be too large.
 func Container(p Parts) ([]byte, error) {
 	sections := 0
 	var body []byte
@@ -62,7 +63,7 @@ func Container(p Parts) ([]byte, error) {
 	return append(out, sum[:]...), nil
 }
 
-// section encodes the parts of one kind. It returns nil if parts is empty.
+// section encodes the parts of one kind. It returns nil if there are none.
 func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte, parts []T) ([]byte, error) {
 	if len(parts) == 0 {
 		return nil, nil

@@ -1,4 +1,4 @@
-// Package gallery manages agent templates. Some templates are built in. Callers can add more templates for their
+// Package gallery manages agent templates. Some templates are built in, and callers can add templates for their
 // tenants. The wasmagent service uses the package.
 package gallery
 
@@ -20,24 +20,23 @@ import (
 )
 
 const (
-	// maxTemplates is the maximum number of added templates per tenant, and maxPerPrincipal is the maximum number per
-	// principal.
+	// maxTemplates limits how many templates a tenant may add, and maxPerPrincipal limits how many a principal may add.
 	maxTemplates    = 1000
 	maxPerPrincipal = 200
-	// maxBytes is the maximum JSON size of the added templates in total. maxTenantBytes is the maximum per tenant, and
-	// maxBytesPerPrincipal is the maximum per principal. maxTemplate is the maximum JSON size of one template. All
-	// sizes are in bytes.
+	// maxBytes limits the size of the JSON of all added templates together, maxTenantBytes that of a tenant's
+	// templates, and maxBytesPerPrincipal that of a principal's templates. maxTemplate limits the size of the JSON of
+	// one template. All sizes are in bytes.
 	maxBytes             = 256 << 20
 	maxTenantBytes       = 64 << 20
 	maxBytesPerPrincipal = 8 << 20
 	maxTemplate          = 2 << 20
-	// maxActiveTemplates is the maximum number of principals per tenant whose active template is kept in memory.
+	// maxActiveTemplates limits for how many principals of a tenant the active template is remembered.
 	maxActiveTemplates = 1000
 )
 
-// Errors of a gallery. Compare with [errors.Is].
+// The methods of a gallery return these errors. Compare them with [errors.Is].
 var (
-	// ErrUnknown means that the tenant does not have the template.
+	// ErrUnknown means that the tenant has no such template.
 	ErrUnknown = errors.New("there is no such template")
 	// ErrExists means that a template with this id already exists.
 	ErrExists = errors.New("a template with this id exists")
@@ -50,14 +49,14 @@ var (
 	ErrTemplateInvalid = fmt.Errorf("a template has at most %d MiB as JSON, and its parameters and schemas are JSON objects", maxTemplate>>20)
 	// ErrBuiltin means that the template is built in and can't be removed.
 	ErrBuiltin = errors.New("the template belongs to the installation")
-	// ErrOwner means that another principal added the template, so the caller can't remove it.
+	// ErrOwner means that another principal has added the template, so that the caller can't remove it.
 	ErrOwner = errors.New("another principal added the template: only that principal or an operator can remove it")
 	// ErrQuarantined means that an operator must accept the template before it can be used.
 	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents can be created from it: sluice agents accept")
 	// ErrChanged means that the template has changed since the operator read it.
 	ErrChanged = errors.New("the template has changed since it was shown: read it again, and accept its present content: sluice agents accept")
-	// ErrNoneActive means that the principal has no active template. For example, the principal has not created an
-	// agent from a template yet, or its active template was removed.
+	// ErrNoneActive means that the principal has no active template. One reason is that the principal has not created
+	// an agent from a template yet. Another reason is that the active template was removed.
 	ErrNoneActive = errors.New("no template is active: create an agent from one first")
 	// ErrCategory means that the category does not exist.
 	ErrCategory = errors.New("there is no such category")
@@ -77,50 +76,49 @@ type Gallery struct {
 	mu      sync.Mutex
 	tenants map[string]*tenant
 	bytes   int
-	// versions maps each tenant to the version of its templates that was last read from the store.
+	// versions maps a tenant to the version of its templates that was last read from the store.
 	versions map[string]int64
-	// activeTemplates contains the active templates. The outer keys are tenants, and the inner keys are subjects of
-	// principals.
+	// activeTemplates maps a tenant and the subject of a principal to the principal's active template.
 	activeTemplates map[string]*simplelru.LRU[string, activeTemplate]
 }
 
-// A Store stores added templates. Its methods may be called concurrently.
+// A Store stores added templates. It is safe for concurrent use.
 type Store interface {
 	// Tenants returns the tenants that have templates.
 	Tenants(ctx context.Context) ([]string, error)
 	// Templates returns the templates of a tenant and their version. The version increases with each change. If the
-	// version equals the parameter known, no templates are returned. A tenant with version 0 has no templates.
+	// version equals the known version, Templates returns no templates. A tenant with version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
-	// AddTemplates stores either all or none of the new templates in a tenant. If one of the ids already exists,
-	// AddTemplates stores nothing, and exists is true. If untrusted is set, AddTemplates quarantines each template
-	// whose id an operator has accepted before.
+	// AddTemplates stores new templates of a tenant, either all or none. If one of the ids already exists, AddTemplates
+	// stores nothing and returns exists = true. If untrusted is true, AddTemplates quarantines each template whose id
+	// an operator has accepted before.
 	AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (exists bool, err error)
-	// AcceptTemplate applies the function accept to a template and records that the template's id was accepted, in one
-	// transaction. found is false if the tenant does not have the template.
+	// AcceptTemplate calls accept with a template, stores the changed template, and records that the template's id was
+	// accepted, all in one transaction. found is false if the tenant has no such template.
 	AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
 	// RemoveTemplate removes a template.
 	RemoveTemplate(ctx context.Context, tenant, id string) error
 }
 
-// tenant contains the templates that were added in a tenant. bytes is the total size of their JSON.
+// tenant contains the templates that were added in a tenant. bytes is the total size of their JSON, in bytes.
 type tenant struct {
 	templates map[string]*added
 	bytes     int
-	// usageBy maps the subject of each principal to its usage.
+	// usageBy maps the subject of a principal to the principal's usage.
 	usageBy map[string]*usage
 }
 
 type usage struct{ templates, bytes int }
 
-// added is an added template and the size of its JSON in bytes.
+// added is an added template and the size of its JSON, in bytes.
 type added struct {
 	*wasmagentv1.Template
 
 	bytes int
 }
 
-// activeTemplate contains the id of a principal's active template, and the principal's settings for the template. It is
-// immutable.
+// activeTemplate contains the id of a principal's active template, and the principal's settings for that template. It
+// is immutable.
 type activeTemplate struct {
 	id     string
 	config *wasmagentv1.TemplateConfig
@@ -130,9 +128,9 @@ type activeTemplate struct {
 // configured name.
 const serverPlaceholder = "agents"
 
-// New returns a gallery that contains the built-in templates and the stored templates. The parameter keeper is the
-// store. server is the name of the MCP server through which agents reach the wasmagent service. If server is empty, New
-// omits the templates that need this server.
+// New returns a gallery with the built-in templates and the templates in the given store. server is the name of the MCP
+// server through which agents reach the wasmagent service. If it is empty, New omits the templates that need this
+// server.
 func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	if keeper == nil {
 		return nil, errors.New("gallery: a keeper is required")
@@ -168,7 +166,7 @@ func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	return g, nil
 }
 
-// Refresh reads the changes that other processes have made to the templates of a tenant. Afterwards, the gallery
+// Refresh reads the changes that other processes have made to the templates of a tenant. After that, the gallery
 // contains all changes that were acknowledged before the call.
 func (g *Gallery) Refresh(ctx context.Context, tenantID string) error {
 	g.mu.Lock()
@@ -181,14 +179,14 @@ func (g *Gallery) Refresh(ctx context.Context, tenantID string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if version <= g.versions[tenantID] {
-		return nil // there is no change, or another call has read it
+		return nil // there is no change, or another call has already read it
 	}
 	if in := g.tenants[tenantID]; in != nil {
 		g.bytes -= in.bytes
 		delete(g.tenants, tenantID)
 	}
 	for _, t := range all {
-		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // accepted with other content
+		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // an operator has accepted other content
 			t.Quarantined = true
 		}
 		g.putTemplate(tenantID, &added{Template: t, bytes: sizeOf(t)})
@@ -197,7 +195,8 @@ func (g *Gallery) Refresh(ctx context.Context, tenantID string) error {
 	return nil
 }
 
-// sizeOf returns the size of a template's JSON in bytes. If the size exceeds maxTemplate, sizeOf returns maxTemplate+1.
+// sizeOf returns the size of a template's JSON, in bytes. If the size exceeds maxTemplate, sizeOf returns
+// maxTemplate+1.
 func sizeOf(t *wasmagentv1.Template) int {
 	text, err := strictprotojson.Append(nil, t.ProtoReflect(), maxTemplate)
 	if err != nil {
@@ -223,7 +222,7 @@ func (g *Gallery) putTemplate(tenantID string, t *added) {
 	in.bytes, g.bytes = in.bytes+t.bytes, g.bytes+t.bytes
 }
 
-// List returns the templates that are visible to a tenant: the built-in templates, followed by the added templates
+// List returns the templates that a tenant can see. The built-in templates come first, followed by the added templates,
 // sorted by id.
 func (g *Gallery) List(tenantID string) []*wasmagentv1.Template {
 	return append(slices.Clone(g.builtin), g.Added(tenantID)...)
@@ -245,14 +244,14 @@ func (g *Gallery) Added(tenantID string) []*wasmagentv1.Template {
 	return out
 }
 
-// Get returns a template that is visible to a tenant. Errors: [ErrUnknown].
+// Get returns a template that a tenant can see, or [ErrUnknown] if there is none with this id.
 func (g *Gallery) Get(tenantID, id string) (*wasmagentv1.Template, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.get(tenantID, id)
 }
 
-// get is like Get. The caller must hold mu.
+// get does the same as Get. The caller must hold mu.
 func (g *Gallery) get(tenantID, id string) (*wasmagentv1.Template, error) {
 	id = cmp.Or(aliases[id], id)
 	for _, t := range g.builtin {
@@ -266,21 +265,21 @@ func (g *Gallery) get(tenantID, id string) (*wasmagentv1.Template, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 }
 
-// Source describes who added a template and how.
+// Source states who has added a template, and how.
 type Source int
 
 const (
-	// FromImport means that the template was imported. The template is quarantined until [Gallery.Accept] is called.
-	// FromImport is the zero value.
+	// FromImport means that the template was imported. The template is quarantined until an operator accepts it with
+	// [Gallery.Accept]. FromImport is the zero value.
 	FromImport Source = iota
-	// FromAuthor means that the template's author added it. The template can be used at once, unless an operator has
-	// accepted a different template with the same id before.
+	// FromAuthor means that the template's author has added it. The template can be used immediately, unless an
+	// operator has accepted a different template with this id before.
 	FromAuthor
-	// FromOperator means that an operator added the template. The template can be used at once.
+	// FromOperator means that an operator has added the template. The template can be used immediately.
 	FromOperator
 )
 
-// Add adds either all or none of the templates to the tenant of a principal. Errors: [ErrTemplateInvalid], [ErrExists],
+// Add adds templates to the tenant of a principal, either all or none. It returns [ErrTemplateInvalid], [ErrExists],
 // [ErrFull], [ErrInstallationFull], or an error from the store.
 func (g *Gallery) Add(ctx context.Context, caller principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
@@ -323,7 +322,7 @@ func (g *Gallery) Add(ctx context.Context, caller principal.Key, from Source, te
 	switch exists, err := g.store.AddTemplates(ctx, caller.Tenant, from != FromOperator, all); {
 	case err != nil:
 		return err
-	case exists: // another process has added a template with the same id
+	case exists: // another process has added a template with one of these ids
 		return ErrExists
 	}
 	for _, t := range entries {
@@ -332,8 +331,8 @@ func (g *Gallery) Add(ctx context.Context, caller principal.Key, from Source, te
 	return nil
 }
 
-// Remove removes an added template. Only operators and the principal that added the template may remove it. Errors:
-// [ErrUnknown], [ErrBuiltin], [ErrOwner], or an error from the store.
+// Remove removes an added template. Only operators and the principal that has added the template may remove it. Remove
+// returns [ErrUnknown], [ErrBuiltin], [ErrOwner], or an error from the store.
 func (g *Gallery) Remove(ctx context.Context, caller principal.Key, operator bool, id string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -388,8 +387,8 @@ func (g *Gallery) Configured(caller principal.Key, id string) *wasmagentv1.Templ
 	return new(wasmagentv1.TemplateConfig)
 }
 
-// Active returns the id of a principal's active template, and the principal's settings for the template. Errors:
-// [ErrNoneActive].
+// Active returns the id of a principal's active template, and the principal's settings for that template. It returns
+// [ErrNoneActive] if there is no active template.
 func (g *Gallery) Active(caller principal.Key) (id string, _ *wasmagentv1.TemplateConfig, _ error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -397,11 +396,11 @@ func (g *Gallery) Active(caller principal.Key) (id string, _ *wasmagentv1.Templa
 	return active.id, active.config, err
 }
 
-// active is like Active. The caller must hold mu.
+// active does the same as Active. The caller must hold mu.
 func (g *Gallery) active(caller principal.Key) (activeTemplate, error) {
 	if active := g.activeTemplates[caller.Tenant]; active != nil {
 		if now, ok := active.Get(caller.Subject); ok {
-			if _, err := g.get(caller.Tenant, now.id); err == nil { // on an error, the template was removed
+			if _, err := g.get(caller.Tenant, now.id); err == nil { // if this fails, the template was removed
 				return now, nil
 			}
 		}
@@ -409,8 +408,8 @@ func (g *Gallery) active(caller principal.Key) (activeTemplate, error) {
 	return activeTemplate{}, ErrNoneActive
 }
 
-// Configure replaces a principal's settings for its active template, and returns the template's id. Errors:
-// [ErrNoneActive].
+// Configure replaces a principal's settings for the active template, and returns the template's id. It returns
+// [ErrNoneActive] if there is no active template.
 func (g *Gallery) Configure(caller principal.Key, config *wasmagentv1.TemplateConfig) (id string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -422,7 +421,7 @@ func (g *Gallery) Configure(caller principal.Key, config *wasmagentv1.TemplateCo
 	return active.id, nil
 }
 
-// Categories returns, for each category, the number of templates that are visible to a tenant.
+// Categories returns, for each category, how many templates a tenant can see.
 func (g *Gallery) Categories(tenantID string) map[string]int32 {
 	out := make(map[string]int32)
 	for _, t := range g.List(tenantID) {
@@ -431,7 +430,8 @@ func (g *Gallery) Categories(tenantID string) map[string]int32 {
 	return out
 }
 
-// InCategory returns the templates of a category that are visible to a tenant, sorted by id. Errors: [ErrCategory].
+// InCategory returns the templates of a category that a tenant can see, sorted by id. It returns [ErrCategory] if there
+// are none.
 func (g *Gallery) InCategory(tenantID, category string) ([]*wasmagentv1.Template, error) {
 	all := slices.DeleteFunc(g.List(tenantID), func(t *wasmagentv1.Template) bool { return t.GetCategory() != category })
 	if len(all) == 0 {
@@ -441,8 +441,8 @@ func (g *Gallery) InCategory(tenantID, category string) ([]*wasmagentv1.Template
 	return all, nil
 }
 
-// Skill returns the skill with the given name. It searches the templates that are visible to a tenant and not
-// quarantined. It returns nil if there is no such skill.
+// Skill returns the skill with the given name from the templates that a tenant can see and that are not quarantined. It
+// returns nil if there is no such skill.
 func (g *Gallery) Skill(tenantID, name string) *wasmagentv1.TemplateSkill {
 	for _, t := range g.List(tenantID) {
 		if t.GetQuarantined() {

@@ -16,11 +16,12 @@ import (
 
 const maxTemplatesRead = 1000
 
-// ErrInvalid means that the input is not a valid array of templates. The wrapping error contains the position of the
-// error.
+// ErrInvalid means that the input is not a valid array of templates. The error that wraps it contains the position of
+// the fault.
 var ErrInvalid = errors.New("is not an array of templates")
 
-// Read parses a JSON array of templates. It refuses unknown and duplicate fields. Errors: [ErrInvalid].
+// Read parses a JSON array of templates. It returns an error that wraps [ErrInvalid] if the array is invalid, for
+// example because a field is unknown or occurs twice.
 func Read(text []byte) ([]*wasmagentv1.Template, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(text))
 	if dec.PeekKind() != '[' {

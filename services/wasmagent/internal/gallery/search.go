@@ -9,7 +9,7 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// maxWords is the maximum number of words in a query. Any further words are ignored.
+// maxWords limits how many words of a query are used. Further words are ignored.
 const maxWords = 16
 
 // The weight of a matching word depends on the part of the template that contains the word.
@@ -17,11 +17,11 @@ const (
 	weightName        = 1.0
 	weightTags        = 0.8
 	weightDescription = 0.4
-	weightInsideWord  = 0.2 // within another word
+	weightInsideWord  = 0.2 // inside another word
 )
 
-// Search returns the templates that are visible to the tenant and match at least one word of the query. The most
-// relevant templates come first. Equally relevant templates are in the same order as in [Gallery.List].
+// Search returns the templates that a tenant can see and that match at least one word of the query, most relevant
+// first. Equally relevant templates are in the order of [Gallery.List].
 func (g *Gallery) Search(tenantID, query string) []*wasmagentv1.TemplateHit {
 	terms := words(query)
 	if len(terms) > maxWords {
@@ -43,7 +43,7 @@ func words(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
-// relevance returns the mean weight of the search terms in a template, from 0 to 1.
+// relevance returns the mean weight of the search terms in a template. The weight is between 0 and 1.
 func relevance(t *wasmagentv1.Template, terms []string) float64 {
 	if len(terms) == 0 {
 		return 0

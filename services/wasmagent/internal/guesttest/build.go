@@ -1,4 +1,4 @@
-// Package guesttest provides modules and the worker program for tests that run guests. The modules are built from Go
+// Package guesttest provides modules, and the worker program, for tests that run guests. The modules are built from Go
 // packages or encoded by hand.
 package guesttest
 
@@ -16,13 +16,13 @@ const Guests = "github.com/sluice-mesh/sluice/sdk/guests/"
 
 var modules sync.Map
 
-// Module builds the guest whose source is a Go package. Each test program builds a package only once.
+// Module builds a guest from a Go package. Each test program builds a package only once.
 func Module(t testing.TB, pkg string) []byte {
 	t.Helper()
 	return build(t, pkg, "c-shared")
 }
 
-// Command builds a Go package as a WebAssembly command. A command is not a guest.
+// Command builds a Go package as a WebAssembly command, which is not a guest.
 func Command(t testing.TB, pkg string) []byte {
 	t.Helper()
 	return build(t, pkg, "default")
@@ -56,11 +56,11 @@ func build(t testing.TB, pkg, mode string) []byte {
 // the variable. Package stack of the end-to-end tests reads it, too.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
-// programDir is the temporary directory of the worker program. It is empty if the directory has not been created.
+// programDir is the temporary directory of the worker program, or empty if it has not been created.
 var programDir string
 
-// program builds the worker program without the race detector, because compiling a guest with the race detector takes
-// half a minute.
+// program builds the worker program. It builds it without the race detector, because compiling a guest with the race
+// detector takes half a minute.
 var program = sync.OnceValues(func() (string, error) {
 	dir := os.Getenv(programsDir)
 	if dir == "" {
@@ -87,15 +87,20 @@ func Program(t testing.TB) string {
 	return path
 }
 
-// cacheDir is the temporary directory for compiled modules. It is empty if the directory has not been created.
+// cacheDir is the temporary directory for compiled modules, or empty if it has not been created.
 var cacheDir string
 
 var cache = sync.OnceValues(func() (_ string, err error) {
+	if built := os.Getenv(programsDir); built != "" {
+		shared := filepath.Join(built, "compiled-guests")
+		return shared, os.MkdirAll(shared, 0o700)
+	}
 	cacheDir, err = os.MkdirTemp("", "compiled-*")
 	return cacheDir, err
 })
 
-// Cache returns the directory in which the tests of a package store compiled modules. [Main] removes the directory.
+// Cache returns the directory in which tests store compiled modules. All packages that `make test` tests share it.
+// Otherwise [Main] removes the directory.
 func Cache(t testing.TB) string {
 	t.Helper()
 	dir, err := cache()

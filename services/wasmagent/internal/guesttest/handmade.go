@@ -30,25 +30,24 @@ func Concat(parts ...Code) (out Code) {
 	return out
 }
 
-// Answer returns the instruction that pushes the result of a step. The result consists of the address and the size of
-// an envelope.
+// Answer returns the instruction that pushes the result of a step, which consists of the address and the size of an
+// envelope.
 func Answer(address, bytes uint32) Code { return I64(int64(address)<<32 | int64(bytes)) }
 
 // HandMade describes a guest that is encoded by hand. It contains the code of alloc and step, sections that replace the
-// default sections, and additional functions. The guest that the zero value describes answers each step with two zero
-// bytes.
+// default sections, and additional functions. The guest of the zero value answers each step with two zero bytes.
 type HandMade struct {
 	Alloc, Step Code
 	Memory      []byte
 	Imports     []byte
 	Data        []byte
 	More        []Code
-	// Names contains the export names of the first len(Names) functions in More.
+	// Names contains the export names of the first functions in More.
 	Names []string
 }
 
 // Module encodes the guest. Its functions are the imports, abi_version, alloc, step, and the functions in More, in this
-// order. Its types are, in this order: () -> i32, (i32) -> i32, (i32, i32) -> i64, (i32, i32, i32, i32) -> i32, and
+// order. Its types are, in this order, () -> i32, (i32) -> i32, (i32, i32) -> i64, (i32, i32, i32, i32) -> i32, and
 // (i32) -> ().
 func (h HandMade) Module() []byte {
 	if h.Alloc == nil {
@@ -93,7 +92,7 @@ func (h HandMade) Module() []byte {
 	return out
 }
 
-// Import returns an import section with one WASI function. kind is the index of the function's type in
+// Import returns an import section with one WASI function. kind is the index of the function's type in the list at
 // [HandMade.Module].
 func Import(name string, kind byte) []byte {
 	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)

@@ -10,20 +10,20 @@ import (
 
 const changeFormat = "sluice-agent-stored-1"
 
-// ErrChange means that a change is invalid, or that it can't be applied to the previous list. Compare with errors.Is.
+// ErrChange means that a change is invalid, or that it does not fit the previous list. Compare it with errors.Is.
 var ErrChange = errors.New("the change can't be applied to the previous list")
 
-// Basis is the list to which a change is applied.
+// Basis states to which list a change is applied.
 type Basis string
 
 const (
-	// BasisPrevious is the list that results from all previous changes in the journal.
+	// BasisPrevious stands for the list that results from all previous changes in the journal.
 	BasisPrevious Basis = ""
-	// BasisCreated is the empty list of an agent that was just created. A change with this basis lists all parts of the
-	// agent.
+	// BasisCreated stands for the empty list of an agent that was just created. A change with this basis lists all
+	// parts of the agent.
 	BasisCreated Basis = "made"
-	// BasisFound is the empty list of an agent whose journal was started by a release that did not record lists. A
-	// change with this basis lists all parts of the agent. The journal does not record how these parts were created.
+	// BasisFound stands for the empty list of an agent whose journal was begun by a release that did not record lists.
+	// A change with this basis lists all parts of the agent. The journal does not record how these parts were created.
 	BasisFound Basis = "found"
 )
 
@@ -31,11 +31,12 @@ const (
 type change struct {
 	Form  string `json:"form"`
 	Basis Basis  `json:"basis,omitzero"`
-	// State is the SHA-256 of the stored state, and Record is the SHA-256 of the record's JSON. Both digests are in
-	// hexadecimal.
+	// State is the SHA-256 of the stored state, and Record is the SHA-256 of the record's JSON, both in hexadecimal
+	// digits.
 	State  string `json:"state"`
 	Record string `json:"record"`
-	// The fields below are differences from the previous list. A nil value in a map means that the part was removed.
+	// The fields below are the differences from the previous list. A nil value in a map means that the part was
+	// removed.
 	Files    map[string]*string `json:"files,omitempty"`
 	Todos    []splice           `json:"todos,omitempty"`
 	Messages []splice           `json:"messages,omitempty"`
@@ -43,7 +44,7 @@ type change struct {
 	Guest    map[string]*string `json:"guest,omitempty"`
 }
 
-// A splice replaces Drop entries of a list, starting at the index At, with the entries in Add. The splices of a change
+// A splice replaces Drop entries of a list, beginning at the index At, with the entries in Add. The splices of a change
 // are applied in order.
 type splice struct {
 	At   int      `json:"at"`
@@ -51,9 +52,9 @@ type splice struct {
 	Add  []string `json:"add,omitempty"`
 }
 
-// Change encodes the difference between the lists *before and *i as JSON. If basis is not [BasisPrevious] or before is
-// nil, the result is the difference from the empty list. state is the SHA-256 of the stored state, in hexadecimal.
-// Errors: [ErrRecord].
+// Change encodes the difference between a previous list and this list as JSON. If basis is not [BasisPrevious] or the
+// previous list is nil, the previous list counts as empty. state is the SHA-256 of the stored state, in hexadecimal
+// digits. Change returns [ErrRecord] if the difference can't be encoded.
 func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte, error) {
 	if basis != BasisPrevious || before == nil {
 		before = new(Inventory)
@@ -83,47 +84,46 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange returns the splices that change an old list into a new list. The parameter before is the old list, and now
-// is the new list. The splices keep the common prefix of both lists, remove the entries directly after the prefix, and
-// add the new entries at the end. They are short for a conversation that keeps its instructions and drops its oldest
-// messages.
-func listChange(before, now []entry) (out []splice) {
+// listChange returns the splices that change an old list into a new list. The splices leave the common beginning of
+// both lists unchanged, remove the entries directly after it, and add the new entries at the end. They are short if a
+// conversation still has its instructions but has lost its oldest messages.
+func listChange(oldList, newList []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
 	at := 0
-	for at < len(before) && at < len(now) && same(before[at], now[at]) {
+	for at < len(oldList) && at < len(newList) && same(oldList[at], newList[at]) {
 		at++
 	}
-	before, now = before[at:], now[at:]
+	oldList, newList = oldList[at:], newList[at:]
 	drop := 0
-	for drop < len(before) && (len(before)-drop > len(now) || !slices.EqualFunc(before[drop:], now[:len(before)-drop], same)) {
+	for drop < len(oldList) && (len(oldList)-drop > len(newList) || !slices.EqualFunc(oldList[drop:], newList[:len(oldList)-drop], same)) {
 		drop++
 	}
 	if drop > 0 {
 		out = append(out, splice{At: at, Drop: drop})
 	}
-	stays := len(before) - drop
-	if stays == len(now) {
+	stays := len(oldList) - drop
+	if stays == len(newList) {
 		return out
 	}
 	last := splice{At: at + stays}
-	for _, e := range now[stays:] {
+	for _, e := range newList[stays:] {
 		last.Add = append(last.Add, e.value)
 	}
 	return append(out, last)
 }
 
-// Covered is the result of applying the changes in a journal. The zero value is the result for a journal without
+// Covered is the result of applying all changes in a journal. The zero value is the result for a journal without
 // changes.
 type Covered struct {
 	// List is the list that results from the changes, or nil if the journal contains no change. [Covered.Apply]
-	// modifies the list.
+	// modifies this list.
 	List *Inventory
-	// State and Record are the digests that the newest change contains.
+	// State and Record are the digests in the newest change.
 	State, Record string
 }
 
-// ReadDigests returns the digests that a change contains. envelope is the envelope of a STORED event. Errors:
-// [ErrChange].
+// ReadDigests returns the digests in a change. envelope is the envelope of a STORED event. ReadDigests returns
+// [ErrChange] if the change is invalid.
 func ReadDigests(envelope []byte) (state, record string, err error) {
 	c, err := parseChange(envelope)
 	return c.State, c.Record, err
@@ -140,7 +140,7 @@ func parseChange(envelope []byte) (c change, err error) {
 }
 
 // Apply applies a change. envelope is the envelope of a STORED event, and place is the position of the event in the
-// journal, counted from 1. Errors: [ErrChange].
+// journal, counted from 1. Apply returns [ErrChange] if the change can't be applied.
 func (c *Covered) Apply(envelope []byte, place int64) error {
 	next, err := parseChange(envelope)
 	if err != nil {
@@ -149,8 +149,7 @@ func (c *Covered) Apply(envelope []byte, place int64) error {
 	switch {
 	case next.Basis == BasisPrevious && c.List != nil:
 	case next.Basis == BasisFound && c.List == nil, next.Basis == BasisCreated && place == 2:
-		// A change with the basis BasisCreated must be event 2, directly after the event that records the agent's
-		// creation.
+		// A change with this basis must be event 2, directly after the event that records the agent's creation.
 		c.List = new(Inventory)
 	default:
 		return fmt.Errorf("%w: its basis is %.64q", ErrChange, string(next.Basis))

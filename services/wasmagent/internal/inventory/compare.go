@@ -9,10 +9,10 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// Compare compares the list *i, which was computed from a journal, with the list *stored. It returns the first
-// difference, or nil if the lists are equal. It compares files in the order of their paths, then todos, messages,
-// record fields and guest fields. It ignores the record fields whose names are in the parameter but.
-func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.StoredDifference {
+// Compare compares this list, which was computed from a journal, with the list of the stored parts. It returns the
+// first difference, or nil if the lists are equal. It compares files in the order of their paths, then todos, messages,
+// record fields and guest fields. It ignores record fields with the given names.
+func (i *Inventory) Compare(stored *Inventory, ignored ...string) *wasmagentv1.StoredDifference {
 	if d := compareFiles(i.files, stored.files); d != nil {
 		return d
 	}
@@ -22,13 +22,13 @@ func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.Store
 	if d := compareList("message", i.messages, stored.messages); d != nil {
 		return d
 	}
-	if d := compareFields("record", i.record, stored.record, but); d != nil {
+	if d := compareFields("record", i.record, stored.record, ignored); d != nil {
 		return d
 	}
 	return compareFields("guest", i.guest, stored.guest, nil)
 }
 
-// unionNames returns the keys that occur in at least one of two maps, sorted.
+// unionNames returns the keys of two maps, sorted and without duplicates.
 func unionNames(a, b map[string]entry) []string {
 	all := maps.Clone(a)
 	if all == nil {
@@ -74,9 +74,9 @@ func compareList(part string, journal, stored []entry) *wasmagentv1.StoredDiffer
 	return nil
 }
 
-func compareFields(part string, journal, stored map[string]entry, but []string) *wasmagentv1.StoredDifference {
+func compareFields(part string, journal, stored map[string]entry, ignored []string) *wasmagentv1.StoredDifference {
 	for _, name := range unionNames(journal, stored) {
-		if want, got := journal[name].value, stored[name].value; want != got && !slices.Contains(but, name) {
+		if want, got := journal[name].value, stored[name].value; want != got && !slices.Contains(ignored, name) {
 			return difference(part, name, "%s of the %s is %s, and the journal says %s", name, part, orNothing(got), orNothing(want))
 		}
 	}
@@ -90,7 +90,7 @@ func orNothing(value string) string {
 	return value
 }
 
-// NotCovered returns the names of the parts that contain values whose creation the journal does not record.
+// NotCovered returns the names of the parts with values whose creation the journal does not record.
 func (i *Inventory) NotCovered() (out []string) {
 	isFound := func(e entry) bool { return e.found }
 	fields := func(all map[string]entry) bool { return slices.ContainsFunc(slices.Collect(maps.Values(all)), isFound) }
@@ -108,9 +108,9 @@ func (i *Inventory) NotCovered() (out []string) {
 	return out
 }
 
-// Parts returns the names of all parts of an agent. [Inventory.NotCovered] uses the same names.
+// Parts returns the names of all parts of an agent, as [Inventory.NotCovered] uses them.
 func Parts() []string { return []string{"files", "todos", "messages", "record", "guest"} }
 
-// MatchesRecord reports whether the list was computed from the record with the given digest. The digest is the SHA-256
-// of the record's JSON, in hexadecimal.
+// MatchesRecord reports whether the list was computed from the record with the given digest, which is the SHA-256 of
+// the record's JSON in hexadecimal digits.
 func (i *Inventory) MatchesRecord(record string) bool { return i.digest == record }

@@ -1,6 +1,6 @@
 // Package inventory lists the digests of an agent's stored parts. Whenever an agent is stored, its journal records how
-// the list has changed. Therefore, the journal's hash chain covers every stored part, and a check can tell which part
-// another process has changed. Package agent uses the package.
+// the list has changed. The journal's hash chain therefore covers every stored part, and a check can find out which
+// part another process has changed. Package agent uses the package.
 package inventory
 
 import (
@@ -22,12 +22,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// maxValue is the maximum length, in bytes, of a field's JSON that the list contains in full. If the JSON is longer,
-// the list contains its digest instead.
+// maxValue limits the length, in bytes, of a record field's JSON that the list contains in full. For longer JSON, the
+// list contains the digest instead.
 const maxValue = 96
 
-// ErrRecord means that a record or a state can't be listed, because its content is not what this program would store.
-// Compare with errors.Is.
+// ErrRecord means that a record or a state can't be listed, because this program would never store such content.
+// Compare it with errors.Is.
 var ErrRecord = errors.New("its content is not valid")
 
 // Inventory is a list of the stored parts of an agent. The zero value is the empty list.
@@ -35,21 +35,22 @@ type Inventory struct {
 	// files maps paths to entries. guest and record map field names to entries.
 	files, guest, record map[string]entry
 	todos, messages      []entry
-	// digest is the SHA-256 of the record's JSON, in hexadecimal. It is empty if the list was computed from a journal.
+	// digest is the SHA-256 of the record's JSON, in hexadecimal digits. It is empty if the list was computed from a
+	// journal.
 	digest string
 }
 
-// An entry describes a stored value. The entry of a number, or of a field of the record whose JSON is short, contains
-// the value itself. Every other entry contains the value's digest.
+// An entry describes a stored value. The entry of a number, or of a record field with short JSON, contains the value
+// itself. All other entries contain the value's digest.
 type entry struct {
 	value string
-	// found is true if the value was stored before the journal began to list values. The journal does not record how such
-	// a value was created.
+	// found is true if the value was stored before the journal began to list values, so that the journal does not
+	// record how the value was created.
 	found bool
 }
 
 // New returns the list of the parts in a record and a state. The list omits the head of the journal, and the key, the
-// digest and the size of the state. Errors: [ErrRecord].
+// digest and the size of the state. New returns [ErrRecord] if a part can't be listed.
 func New(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 	out := &Inventory{files: make(map[string]entry, len(s.GetFiles()))}
 	for _, f := range s.GetFiles() {
@@ -77,7 +78,7 @@ func textEntry(kind, text string) entry {
 	return entry{value: hex.EncodeToString(sum[:])}
 }
 
-// listRecord adds the fields of a record to the list, by their protobuf names. Each entry contains the field's
+// listRecord adds the fields of a record to the list, under their protobuf names. Each entry contains the field's
 // canonical JSON (RFC 8785) or the digest of that JSON.
 func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	r = proto.CloneOf(r)
@@ -96,7 +97,7 @@ func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	if err := json.Unmarshal(value, &fields); err != nil {
 		return fmt.Errorf("%w: %w", ErrRecord, err)
 	}
-	if snapshots, ok := fields["kept"]; ok { // the documentation uses this name
+	if snapshots, ok := fields["kept"]; ok { // the documentation uses the name "snapshots"
 		delete(fields, "kept")
 		fields["snapshots"] = snapshots
 	}
@@ -112,7 +113,7 @@ func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	return nil
 }
 
-// Size returns the approximate size of the list in memory, in bytes. The size of a nil list is 0.
+// Size returns how much memory the list needs, in bytes. The result is an approximation. The size of a nil list is 0.
 func (i *Inventory) Size() int {
 	if i == nil {
 		return 0

@@ -1,6 +1,6 @@
-// Package manifest checks tool calls and questions to models against the manifest and the grants of an agent. It denies
-// everything that no right allows. In addition, the gateway has the policy service evaluate each call. Package agent
-// uses the package.
+// Package manifest checks tool calls and questions to models against the manifest and the grants of an agent.
+// Everything that no right allows is denied. In addition, the policy service evaluates each call when the gateway
+// receives it. Package agent uses the package.
 package manifest
 
 import (
@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// maxName is the maximum length of a tool or server name in a manifest, in bytes.
+	// maxName limits the length of a tool or server name in a manifest, in bytes.
 	maxName = 128
-	// MaxConditions is the maximum total number of conditions in a manifest and its grants.
+	// MaxConditions limits how many conditions a manifest and its grants may have together.
 	MaxConditions = 64
-	// maxArguments is the maximum size, in bytes, of arguments that conditions can be applied to. Larger arguments
-	// satisfy no condition. The maximum limits the duration of a check, because each condition searches all arguments.
+	// maxArguments limits the size, in bytes, of arguments to which conditions can be applied. Larger arguments satisfy
+	// no condition. The limit is necessary because each condition searches all arguments, which takes time.
 	maxArguments = 64 << 10
-	// maxNumber is the maximum length of a number in a comparison, in bytes. The absolute value of the number's decimal
-	// exponent must be less than maxExponent. A number with a larger exponent would be infinite or zero as a float64.
+	// maxNumber limits the length of a number in a comparison, in bytes. The absolute value of the number's decimal
+	// exponent must be less than maxExponent. As a float64, a number with a larger exponent would be infinite or zero.
 	maxNumber   = 64
 	maxExponent = 400
 )
 
-// Errors for calls that the rights do not allow. Compare with [errors.Is].
+// Calls that the rights do not allow fail with these errors. Compare them with [errors.Is].
 var (
 	// ErrNotAllowed means that no right applies to the tool or the model, or that the conditions of the rights are not
 	// satisfied.
@@ -46,8 +46,8 @@ var (
 // Rights contains the rights of a manifest and of its grants. A Rights is immutable. The zero value allows nothing.
 type Rights struct{ parts []part }
 
-// part is the manifest or a grant. For a grant, id is the grant's id, and until is the time at which the grant expires.
-// For the manifest, id and until are zero.
+// part is the manifest or a grant. For a grant, id is the grant's id, and until is when the grant expires. For the
+// manifest, both are zero.
 type part struct {
 	id       string
 	manifest *wasmagentv1.Manifest
@@ -56,11 +56,11 @@ type part struct {
 
 // A Match is a right that allows a call.
 type Match struct {
-	// Grant is the id of the grant that contains the right, or empty if the right is in the manifest. Index is the
+	// Grant is the id of the grant that contains the right, or empty if the manifest contains the right. Index is the
 	// index of the right in the grant or manifest, counted from 0.
 	Grant string
 	Index int
-	// MaxUses is the maximum number of uses of the right. 0 means that there is no maximum.
+	// MaxUses limits how often the right may be used. 0 means that there is no limit.
 	MaxUses int64
 }
 
@@ -82,7 +82,7 @@ func (r *Rights) unexpired(now time.Time) []part {
 	return slices.DeleteFunc(slices.Clone(r.parts), func(p part) bool { return !p.until.IsZero() && !now.Before(p.until) })
 }
 
-// Union returns the union of the manifest and the unexpired grants. The result is never nil.
+// Union returns a manifest with all rights of the manifest and the unexpired grants. The result is never nil.
 func (r *Rights) Union(now time.Time) *wasmagentv1.Manifest {
 	out := new(wasmagentv1.Manifest)
 	for _, p := range r.unexpired(now) {
@@ -104,7 +104,8 @@ func (r *Rights) Union(now time.Time) *wasmagentv1.Manifest {
 func addSaturating(a, b int32) int32 { return int32(min(int64(a)+int64(b), math.MaxInt32)) }
 
 // MatchTool returns the rights that allow a tool call. The call may be made if at least one of these rights is not used
-// up. arguments must be a JSON object. Errors: [ErrNotAllowed].
+// up. arguments must be a JSON object. MatchTool returns an error that wraps [ErrNotAllowed] if no right allows the
+// call.
 func (r *Rights) MatchTool(server, tool string, arguments []byte, now time.Time) ([]Match, error) {
 	if len(server) > maxName || len(tool) > maxName {
 		return nil, fmt.Errorf("%w: the name of the server or the tool is too long", ErrNotAllowed)
@@ -123,7 +124,7 @@ func (r *Rights) MatchTool(server, tool string, arguments []byte, now time.Time)
 	return found, nil
 }
 
-// NamesTool reports whether any right applies to a tool, regardless of the conditions of the right.
+// NamesTool reports whether a right applies to a tool, even if the right has conditions.
 func (r *Rights) NamesTool(server, tool string, now time.Time) bool {
 	if len(server) > maxName || len(tool) > maxName {
 		return false
@@ -141,16 +142,16 @@ func (r *Rights) NamesTool(server, tool string, now time.Time) bool {
 // A ModelMatch is a right that allows questions to a model.
 type ModelMatch struct {
 	Match
-	// Tokens is the maximum number of tokens, and Nanos is the maximum cost in billionths of a US dollar. -1 means that
-	// there is no maximum.
+	// Tokens limits the number of tokens, and Nanos limits the cost, in billionths of a US dollar. -1 means that there
+	// is no limit.
 	Tokens, Nanos int64
 }
 
 // IsUnbounded reports whether the right limits neither the tokens nor the cost.
 func (f ModelMatch) IsUnbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
 
-// MatchModel returns the rights that allow questions to a model. The model is written as `provider:name`. Errors:
-// [ErrNotAllowed].
+// MatchModel returns the rights that allow questions to a model, which is written as `provider:name`. It returns an
+// error that wraps [ErrNotAllowed] if there are none.
 func (r *Rights) MatchModel(model string, now time.Time) ([]ModelMatch, error) {
 	var found []ModelMatch
 	for _, p := range r.unexpired(now) {
@@ -209,7 +210,7 @@ func matches(glob, name string) bool {
 }
 
 func conditionsHold(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
-	// JSON that contains a duplicate name is not valid, so it satisfies no condition.
+	// JSON with a duplicate name is not valid, so it satisfies no condition.
 	if len(conditions) > 0 && (len(arguments) > maxArguments || !jsontext.Value(arguments).IsValid()) {
 		return false
 	}
@@ -251,13 +252,13 @@ func conditionHolds(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool
 	return false
 }
 
-// isClean reports whether a path is clean. A clean path has no `.` or `..` elements, doubled slashes, backslashes or
-// NUL characters.
+// isClean reports whether a path is clean. A clean path contains no `.` or `..` elements, doubled slashes, backslashes
+// or NUL characters.
 func isClean(p string) bool {
 	return p != "" && path.Clean(p) == p && p != "." && p != ".." && !strings.HasPrefix(p, "../") && !strings.ContainsAny(p, "\x00\\")
 }
 
-// valueAt returns the value that a JSON Pointer (RFC 6901) refers to, or nil if there is no such value.
+// valueAt returns the value to which a JSON Pointer (RFC 6901) refers, or nil if there is no such value.
 func valueAt(text []byte, pointer string) jsontext.Value {
 	value := jsontext.Value(text)
 	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
@@ -269,9 +270,9 @@ func valueAt(text []byte, pointer string) jsontext.Value {
 	return value
 }
 
-// memberOf returns the member of an object or the element of an array that token refers to, or nil if it does not
-// exist. It also returns nil if the object has another member whose name differs only in case, because servers may use
-// either member.
+// memberOf returns the member of an object, or the element of an array, to which a token of a JSON Pointer refers. It
+// returns nil if there is none. It also returns nil if the object has another member whose name differs only in case,
+// because the server may use that member instead.
 func memberOf(value jsontext.Value, token string) jsontext.Value {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	begin, err := dec.ReadToken()

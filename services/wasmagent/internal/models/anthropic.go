@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// anthropicURL is the base URL of the provider's API. anthropicVersion is the API version in requests.
+	// anthropicURL is the base URL of the provider's API. anthropicVersion is the version of the API that requests
+	// name.
 	anthropicURL     = "https://api.anthropic.com/"
 	anthropicVersion = "2023-06-01"
 )
@@ -109,7 +110,7 @@ func (d anthropic) ask(ctx context.Context, model string, req *wasmagentv1.AskMo
 		if err != nil {
 			return Answer{}, err
 		}
-		if schema["type"] == nil { // the API requires it
+		if schema["type"] == nil { // the API requires a type
 			schema["type"] = json.RawMessage(`"object"`)
 		}
 		body.Tools = append(body.Tools, anthropicTool{Name: t.GetName(), Description: t.GetDescription(), InputSchema: schema})
@@ -169,7 +170,7 @@ func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// addText appends a piece of text to a block. Pieces of different blocks may be interleaved.
+// addText appends a piece of text to a block. The pieces of different blocks may arrive in any order.
 func (a *anthropicAnswer) addText(block int, text string) {
 	if text != "" {
 		a.blocks[block].text.WriteString(text)

@@ -13,15 +13,15 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// api is an endpoint of a provider's API that answers with an event stream.
+// api is an endpoint of a provider's API. It answers with an event stream.
 type api struct {
 	client *http.Client
 	url    string
 	header http.Header
 }
 
-// newAPI returns the endpoint at a path below a base URL. The parameter configured is the base URL in the
-// configuration. If it is empty, newAPI uses the provider's standard base URL, which is the parameter standard.
+// newAPI returns the endpoint at a path below the configured base URL. If the configuration contains no base URL,
+// newAPI uses the provider's standard base URL.
 func newAPI(client *http.Client, configured, standard, path string, header http.Header) (api, error) {
 	base := configured
 	if base == "" {
@@ -34,8 +34,8 @@ func newAPI(client *http.Client, configured, standard, path string, header http.
 }
 
 // stream sends a question and calls add for each event of the answer, until add reports the end of the answer. hasBegun
-// reports whether at least one event has arrived. Errors: [*FailureError], [ErrLarge], the context's error, or an error
-// from add.
+// is true if at least one event has arrived. stream returns a [*FailureError], [ErrLarge], the context's error, or the
+// error that add returned.
 func (a api) stream(ctx context.Context, question any, add func(kind string, event []byte) (end bool, err error)) (hasBegun bool, err error) {
 	body, err := json.Marshal(question)
 	if err != nil {
@@ -55,7 +55,7 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 		if err != nil {
 			return hasBegun, transportError(ctx, err, hasBegun)
 		}
-		if event.Data == "" || event.Type == "ping" { // keeps the connection open
+		if event.Data == "" || event.Type == "ping" { // such an event only keeps the connection open
 			continue
 		}
 		if isErrorEvent([]byte(event.Data)) {
@@ -72,8 +72,7 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 	return hasBegun, nil
 }
 
-// answerBlock is a block of an answer. It is a text, a tool call, or a block of another type. Blocks of other types are
-// ignored.
+// answerBlock is a block of an answer. It is a text, a tool call, or a block of a type that is ignored.
 type answerBlock struct {
 	kind, id, name string
 	initial        json.RawMessage
@@ -81,9 +80,9 @@ type answerBlock struct {
 }
 
 // isErrorEvent reports whether an event is an error event. The APIs of both providers send an error event if they fail
-// after the stream has started.
+// after the stream has begun.
 func isErrorEvent(event []byte) bool {
-	if !bytes.Contains(event, []byte(`"error"`)) { // avoids parsing most events twice
+	if !bytes.Contains(event, []byte(`"error"`)) { // so that most events are parsed only once
 		return false
 	}
 	var failed struct {

@@ -11,18 +11,18 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Kinds of a [FailureError]. Compare with [errors.Is].
+// These are the kinds of a [FailureError]. Compare them with [errors.Is].
 var (
-	// ErrRateLimited means that the provider accepts no more questions at the moment (status 429).
+	// ErrRateLimited means that the provider currently accepts no more questions (status 429).
 	ErrRateLimited = errors.New("the provider of the model allows no more questions now")
-	// ErrOverloaded means that the provider can't answer at the moment (status 408, 529 or 5xx, or 409 with a request to
+	// ErrOverloaded means that the provider currently can't answer (status 408, 529 or 5xx, or 409 with a request to
 	// retry).
 	ErrOverloaded = errors.New("the provider of the model can't answer now")
-	// ErrRejected means that the provider does not accept the question (any other status from 300 to 499).
+	// ErrRejected means that the provider does not accept the question (all other statuses from 300 to 499).
 	ErrRejected = errors.New("the provider of the model rejects the question")
 	// ErrAuth means that the provider does not accept the configured key (status 401 or 403).
 	ErrAuth = errors.New("the provider of the model does not accept the key that is configured for it under agents.providers")
-	// ErrUnreachable means that the provider can't be reached, or that the connection failed before an answer started.
+	// ErrUnreachable means that the provider can't be reached, or that the connection failed before an answer began.
 	ErrUnreachable = errors.New("the provider of the model can't be reached")
 	// ErrInterrupted means that the answer ended before it was complete. The provider may charge for it.
 	ErrInterrupted = errors.New("the model's answer broke off in the middle")
@@ -30,25 +30,25 @@ var (
 	ErrMalformed = errors.New("the model's answer is malformed")
 )
 
-// maxMessageBytes is the maximum length of the provider's message in an error, in bytes.
+// maxMessageBytes limits the length of the provider's message in an error, in bytes.
 const maxMessageBytes = 300
 
-// FailureError describes why a question has no answer. It wraps its Kind.
+// FailureError states why a question has no answer. It wraps its Kind.
 type FailureError struct {
 	Kind error
 	// Status is the HTTP status of the provider's response, or 0 if there was no response.
 	Status int
-	// Message is the provider's message. It may be empty. It does not contain the API key.
+	// Message is the provider's message. It may be empty. It never contains the API key.
 	Message string
-	// Tries is the number of times that the question was sent.
+	// Tries is how often the question was sent.
 	Tries int
-	// RetryAfter is the delay that the provider requests, or 0 if it requests no delay.
+	// RetryAfter is the delay that the provider has requested, or 0 if the provider has requested none.
 	RetryAfter time.Duration
-	// MayBeCharged is true if the provider may charge for the question. In that case, [Models.Ask] returns the counted
-	// or estimated tokens and cost.
+	// MayBeCharged is true if the provider may charge for the question. In that case, [Models.Ask] returns the tokens
+	// and the cost, which are counted or estimated.
 	MayBeCharged bool
 
-	// isRetryable is true if the question may be retried.
+	// isRetryable is true if the question may be sent again.
 	isRetryable bool
 }
 
@@ -70,7 +70,7 @@ func (f *FailureError) Error() string {
 	return strings.TrimSpace(out)
 }
 
-// Unwrap implements errors.Unwrap.
+// Unwrap returns the kind.
 func (f *FailureError) Unwrap() error { return f.Kind }
 
 // errorObject is the error object in the APIs of both providers.
@@ -80,8 +80,7 @@ type errorObject struct {
 	Message string `json:"message"`
 }
 
-// parseErrorObject parses the error object in a body or an event. It returns the zero value if there is no error
-// object.
+// parseErrorObject parses the error object in a body or an event. It returns the zero value if there is none.
 func parseErrorObject(text []byte) errorObject {
 	var body struct {
 		Error any `json:"error"`
@@ -113,8 +112,8 @@ func oneLine(message string) string {
 	return text
 }
 
-// quotaCodes contains error codes that providers send with status 429 if the account has no credit left. Retries are
-// then useless.
+// quotaCodes contains the error codes that providers send with status 429 if the account has no credit left, so that
+// retries are useless.
 var quotaCodes = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
@@ -138,7 +137,7 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 	return f
 }
 
-// eventFailure returns the failure for an error event in a stream. hasBegun is true if the answer had already started.
+// eventFailure returns the failure for an error event in a stream. hasBegun is true if the answer had already begun.
 func eventFailure(event []byte, hasBegun bool) *FailureError {
 	reason := parseErrorObject(event)
 	f := &FailureError{Kind: ErrOverloaded, Message: reason.Message, isRetryable: true}

@@ -1,5 +1,5 @@
-// Package models sends questions to language models. These are the models of providers, which it reaches through their
-// APIs, and the built-in model `script`. The wasmagent service uses the package.
+// Package models sends questions to language models. It reaches the models of providers through the providers' APIs,
+// and also contains the built-in model `script`. The wasmagent service uses the package.
 package models
 
 import (
@@ -21,26 +21,26 @@ import (
 )
 
 const (
-	// maxAnswer is the maximum size of an answer, and maxStreamBytes is the maximum size of the stream in which a provider
+	// maxAnswer limits the size of an answer, and maxStreamBytes limits the size of the stream in which a provider
 	// sends the answer. Both are in bytes.
 	maxAnswer      = 1 << 20
 	maxStreamBytes = 16 << 20
-	// defaultTokens is the maximum number of tokens in an answer if neither the question nor the configuration sets a
-	// maximum.
+	// defaultTokens limits the number of tokens in an answer if neither the question nor the configuration limits it.
 	defaultTokens = 8192
-	// bytesPerToken is the assumed number of bytes in one token when tokens are estimated.
+	// bytesPerToken is how many bytes a token is assumed to have when tokens are estimated.
 	bytesPerToken = 4
-	// defaultAnswerTime is the default for the maximum time until a provider starts its answer.
+	// defaultAnswerTime limits how long a provider may take until its answer begins, unless the configuration sets
+	// another limit.
 	defaultAnswerTime = 2 * time.Minute
 )
 
-// Errors of models. Compare with [errors.Is].
+// Questions to models fail with these errors. Compare them with [errors.Is].
 var (
 	// ErrNotConfigured means that no provider is configured for the model.
 	ErrNotConfigured = errors.New("no provider is configured for the model: configure it under agents.providers, and name the model under agents.model")
-	// ErrTruncated means that the answer is incomplete because it reached its maximum number of tokens.
+	// ErrTruncated means that the answer is incomplete because it has reached the limit for its tokens.
 	ErrTruncated = errors.New("the model's answer is incomplete: it has reached its maximum of tokens; raise max_tokens of its provider")
-	// ErrLarge means that the answer exceeds its maximum size in bytes.
+	// ErrLarge means that the answer is larger than the limit in bytes.
 	ErrLarge = fmt.Errorf("the model's answer has more than %d MiB", maxAnswer>>20)
 )
 
@@ -48,7 +48,8 @@ var (
 type Answer struct {
 	Content string
 	Calls   []*wasmagentv1.ModelCall
-	// Input and Output are the numbers of tokens in the question and in the answer, as the provider counts them.
+	// Input is the number of tokens in the question, and Output is the number of tokens in the answer, as the provider
+	// counts them.
 	Input, Output int64
 	// Nanos is the cost, in billionths of a US dollar.
 	Nanos int64
@@ -64,23 +65,23 @@ type driver interface {
 type Provider struct {
 	// Kind is `openai` or `anthropic`. `openai` is for any server that implements OpenAI's Chat Completions API.
 	Kind string
-	// URL is the base URL of the API. If it is empty, the standard URL for Kind is used.
+	// URL is the base URL of the API. If it is empty, the standard URL of the kind is used.
 	URL string
 	// Key is the secret key of the API. It may be empty.
 	Key string
-	// MaxTokens is the maximum number of tokens in an answer if the question sets no maximum. 0 means 8,192.
+	// MaxTokens limits the number of tokens in an answer if the question sets no limit. 0 means 8,192.
 	MaxTokens int
-	// Prices contains the prices of models, by model name.
+	// Prices maps the names of models to their prices.
 	Prices map[string]Price
-	// Retry configures how a question is retried if the provider refuses it or can't be reached.
+	// Retry determines how often and when a question is sent again if the provider refuses it or can't be reached.
 	Retry Retry
 }
 
-// Price is the price of a model, in US dollars per million tokens. Input and Output are decimal digits with an optional
-// fraction.
+// Price is the price of a model, in US dollars per million tokens. Input and Output are decimal numbers, such as 0.25.
 type Price struct{ Input, Output string }
 
-// minScrubbedKey is the minimum length of a provider's key, in bytes. Shorter keys are not removed from answers.
+// minScrubbedKey is the length, in bytes, from which a provider's key is removed from answers. Shorter keys are not
+// removed.
 const minScrubbedKey = 16
 
 // Models is the set of configured models. It is safe for concurrent use.
@@ -89,8 +90,8 @@ type Models struct {
 	retries         map[string]Retry
 	answerScrubbers map[string]*redact.Redactor
 	// errorScrubbers removes keys from the error messages of providers, including keys that are shorter than
-	// minScrubbedKey. Short keys are not removed from answers, because a short key may be a placeholder for a local
-	// model and at the same time an ordinary word.
+	// minScrubbedKey. Answers may contain short keys, because a short key may be a placeholder for a local model and
+	// also an ordinary word.
 	errorScrubbers map[string]*redact.Redactor
 	prices         map[string]price
 }
@@ -98,9 +99,8 @@ type Models struct {
 // price contains prices in billionths of a US dollar per million tokens.
 type price struct{ input, output int64 }
 
-// New returns the models of the providers and the built-in model `script`. The keys of the map are the names of the
-// providers. answerTime is the maximum time until a provider starts its answer. If answerTime is 0, the maximum is 2
-// min.
+// New returns the models of the given providers, which are keyed by name, and the built-in model `script`. answerTime
+// limits how long a provider may take until its answer begins. 0 means 2 min.
 func New(providers map[string]Provider, answerTime time.Duration) (*Models, error) {
 	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), answerScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, errorScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
@@ -162,7 +162,7 @@ func Dollars(nanos int64) string {
 // Nanos converts a decimal number of dollars to billionths of a dollar. It is the inverse of [Dollars].
 func Nanos(dollars string) (int64, error) { return parseDollars(dollars) }
 
-// Has reports whether a model is configured. The model is written as `provider:name`.
+// Has reports whether a provider is configured for the model, which is written as `provider:name`.
 func (m *Models) Has(model string) bool {
 	provider, name, ok := strings.Cut(model, ":")
 	return ok && name != "" && m.drivers[provider] != nil
@@ -175,11 +175,11 @@ func (m *Models) HasPrice(model string) bool {
 }
 
 // Ask sends a question to a model. progress receives pieces of the answer as they arrive, and a message before each
-// retry. A question is retried only if no answer has started.
+// retry. A question is sent again only if no answer has begun.
 //
-// Errors: [ErrNotConfigured], [*FailureError], [ErrTruncated], [ErrLarge], or the context's error. If Ask fails, the
-// returned Answer contains the tokens and the cost that the provider may charge, which are counted or estimated. They
-// are zero if the provider refused the question.
+// Ask returns [ErrNotConfigured], a [*FailureError], [ErrTruncated], [ErrLarge], or the context's error. If Ask fails,
+// the returned Answer contains the tokens and the cost for which the provider may charge, which are counted or
+// estimated. They are zero if the provider has refused the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
@@ -236,10 +236,10 @@ func askOnce(d driver, ctx context.Context, model string, req *wasmagentv1.AskMo
 	return d.ask(ctx, model, req, progress)
 }
 
-// countTokens estimates the token counts that are missing in an answer, and sets the cost of the answer. size is the
-// size of the answer in bytes.
+// countTokens estimates the token counts that an answer lacks, and sets the cost of the answer. size is the size of the
+// answer, in bytes.
 func (m *Models) countTokens(req *wasmagentv1.AskModelRequest, answer *Answer, size int) {
-	if answer.Input <= 0 { // the provider did not report the tokens
+	if answer.Input <= 0 { // the provider has not reported the tokens
 		answer.Input = int64(proto.Size(req) / bytesPerToken)
 		answer.Output = max(answer.Output, int64(size/bytesPerToken))
 	}
@@ -248,8 +248,8 @@ func (m *Models) countTokens(req *wasmagentv1.AskModelRequest, answer *Answer, s
 	answer.Nanos = costOf(answer.Input, cost.input) + costOf(answer.Output, cost.output)
 }
 
-// EstimateMaximum estimates the maximum tokens and cost of a question. It returns them in the fields Input, Output and
-// Nanos. The estimate is zero for the built-in model.
+// EstimateMaximum estimates how many tokens a question uses at most, and what it costs at most. It returns them in the
+// fields Input, Output and Nanos. The estimate is zero for the built-in model.
 func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	provider, _, _ := strings.Cut(req.GetModel(), ":")
 	d, ok := m.drivers[provider].(interface {
@@ -264,17 +264,17 @@ func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	return out
 }
 
-// costOf returns the cost of a number of tokens, rounded up. The parameter million is the price of a million tokens.
+// costOf returns the cost of a number of tokens, rounded up, from the price of a million tokens.
 func costOf(tokens, million int64) int64 {
 	n := new(big.Int).Mul(big.NewInt(tokens), big.NewInt(million))
 	n.Add(n, big.NewInt(999_999)).Quo(n, big.NewInt(1_000_000))
 	return n.Int64()
 }
 
-// tokenLimit is a provider's maximum number of tokens in an answer. 0 means the default.
+// tokenLimit is a provider's limit for the tokens in an answer. 0 means the default.
 type tokenLimit int
 
-// tokens returns the maximum number of tokens in the answer to a question.
+// tokens returns the limit for the tokens in the answer to a question.
 func (m tokenLimit) tokens(req *wasmagentv1.AskModelRequest) int64 {
 	if req.MaxTokens != nil {
 		return int64(req.GetMaxTokens())

@@ -119,7 +119,7 @@ type openAIAnswer struct {
 	finish        string
 	text          strings.Builder
 	calls         []*answerBlock
-	// latest maps each index to the newest call with that index.
+	// latest maps an index to the newest call with that index.
 	latest map[int]*answerBlock
 	tell   func(string)
 }
@@ -165,9 +165,9 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// addCall adds a piece to the latest call that has the same index. If the piece has a different id and a name, it
-// starts a new call, because some servers send each call in one piece without an index. If the piece has a different id
-// but no name, it still belongs to the latest call, because some servers send a different id in each piece.
+// addCall adds a piece to the newest call that has the same index. Some servers send each call in one piece without an
+// index, so a piece with a different id and a name begins a new call. Other servers send a different id in each piece,
+// so a piece with a different id but without a name still belongs to the newest call.
 func (a *openAIAnswer) addCall(piece openAICall) error {
 	index := max(piece.Index, 0) // some servers send -1 for 0
 	call := a.latest[index]

@@ -12,21 +12,21 @@ import (
 )
 
 const (
-	// DefaultTries is the default value of [Retry].Tries.
+	// DefaultTries is the default of Tries in [Retry].
 	DefaultTries = 5
-	// DefaultBackoff is the default delay before the second try. The delay doubles with each further try, up to
-	// maxBackoff.
+	// DefaultBackoff is the default of Backoff in [Retry]. The delay doubles with each further try, up to maxBackoff.
 	DefaultBackoff = time.Second
 	maxBackoff     = 30 * time.Second
-	// maxRetryAfter is the maximum delay that a provider may request. If the provider requests a longer delay, the
-	// question fails.
+	// maxRetryAfter is the longest delay that a provider may request. If it requests a longer delay, the question
+	// fails.
 	maxRetryAfter = 5 * time.Minute
 )
 
-// Retry configures the retries of a question if the provider refuses the question or the connection fails before an
-// answer starts.
+// Retry determines how often and when a question is sent again, if the provider refuses it or the connection fails
+// before an answer begins.
 type Retry struct {
-	// Tries is the maximum number of tries, including the first. 0 means [DefaultTries], and 1 means no retries.
+	// Tries limits how often a question is sent, including the first time. 0 means [DefaultTries], and 1 means that the
+	// question is never sent again.
 	Tries int
 	// Backoff is the delay before the second try, unless the provider requests a delay. 0 means [DefaultBackoff].
 	Backoff time.Duration
@@ -34,7 +34,7 @@ type Retry struct {
 
 // wait returns the delay after a number of attempts. The backoff doubles with each attempt. If the provider requests a
 // delay, the result is that delay plus a random time of up to a quarter of the backoff. Otherwise, the result is the
-// backoff minus a random time of up to half of the backoff. The random time ensures that callers that were refused at
+// backoff minus a random time of up to half of the backoff. Because of the random time, callers that were refused at
 // the same time do not all retry at the same time.
 func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(attempts-1))), maxBackoff)
@@ -45,9 +45,8 @@ func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	return most - jitter
 }
 
-// run calls the function once repeatedly, until the function succeeds, fails with an error that can't be retried, or
-// has failed the maximum number of times. If the next delay would exceed the context's deadline, run returns the error
-// without waiting.
+// run calls a function until it succeeds, fails with an error that can't be retried, or has failed as often as allowed.
+// If the context's deadline would expire during the next delay, run returns the error immediately.
 func (r Retry) run(ctx context.Context, progress func(string), once func() error) error {
 	for attempts := 1; ; attempts++ {
 		err := once()
@@ -72,7 +71,7 @@ func (r Retry) run(ctx context.Context, progress func(string), once func() error
 	}
 }
 
-// shortText describes the failure for progress messages. The description omits the provider's message.
+// shortText describes the failure for progress messages, without the provider's message.
 func (f *FailureError) shortText() string {
 	if f.Status == 0 {
 		return f.Kind.Error()
@@ -80,9 +79,9 @@ func (f *FailureError) shortText() string {
 	return fmt.Sprintf("%s: status %d", f.Kind, f.Status)
 }
 
-// retryAfter returns the delay that a response requests, or 0 if the response requests no delay. It reads Retry-After
-// (RFC 9110, section 10.2.3), OpenAI's Retry-After-Ms and X-Ratelimit-Reset fields, and Anthropic's Anthropic-Ratelimit
-// fields. If a delay exceeds the range of Duration, retryAfter returns the maximum Duration.
+// retryAfter returns the delay that a response requests, or 0 if it requests none. It reads Retry-After (RFC 9110,
+// section 10.2.3), OpenAI's fields Retry-After-Ms and X-Ratelimit-Reset, and Anthropic's Anthropic-Ratelimit fields. If
+// the delay is too long for a Duration, retryAfter returns the longest Duration.
 func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	if d, ok := parseUnits(header.Get("Retry-After-Ms"), time.Millisecond); ok {
 		return d
@@ -118,8 +117,8 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	return wait
 }
 
-// parseUnits parses a number of units, which may have a fractional part. It returns false if text is not a non-negative
-// number.
+// parseUnits parses a number of units, which may have a fractional part. It returns false if the text is not a number,
+// or if the number is negative.
 func parseUnits(text string, unit time.Duration) (time.Duration, bool) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if math.IsInf(n, 1) {

@@ -12,8 +12,8 @@ import (
 )
 
 // script is a built-in model that needs no network. It processes the user's newest message line by line. The line `call
-// TOOL {…}` requests a tool call, and `say TEXT` adds TEXT to the answer. All other lines, and the results of tool
-// calls, are also added to the answer. Each word counts as one token.
+// TOOL {…}` requests a tool call, and the line `say TEXT` adds TEXT to the answer. All other lines, and the results of
+// tool calls, are added to the answer, too. Each word counts as one token.
 type script struct{}
 
 // ask implements driver.

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// maxErrorBody is the maximum number of bytes that are read from the body of an error response.
+// maxErrorBody limits how many bytes of the body of an error response are read.
 const maxErrorBody = 16 << 10
 
-// transport returns the HTTP transport for requests to providers. The parameter answer is the timeout for receiving the
-// header of a response.
+// transport returns the HTTP transport for requests to providers. Its argument is the timeout for the header of a
+// response.
 func transport(answer time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
@@ -24,7 +24,7 @@ func transport(answer time.Duration) *http.Transport {
 	}
 }
 
-// boundedTransport limits the size of responses. It converts every response with a status of 300 or more to a
+// boundedTransport limits the size of responses. It converts every response with a status of 300 or higher to a
 // [FailureError].
 type boundedTransport struct{ inner http.RoundTripper }
 
@@ -35,7 +35,7 @@ func (w boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // on an error, the status is sufficient
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // if this fails, the status is sufficient
 		_ = resp.Body.Close()
 		return nil, statusFailure(resp.StatusCode, resp.Header, body, time.Now())
 	}
@@ -63,8 +63,8 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// transportError converts an error from a connection or from its stream to an error of this package. hasBegun is true
-// if the answer had already started.
+// transportError converts an error from a connection or a stream to an error of this package. hasBegun is true if the
+// answer had already begun.
 func transportError(ctx context.Context, err error, hasBegun bool) error {
 	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)

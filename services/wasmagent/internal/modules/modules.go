@@ -1,5 +1,5 @@
 // Package modules provides the modules of guests. These are the shipped modules, which `make build` embeds into the
-// program, and the modules that the configuration lists. Agents can't run any other modules. The wasmagent service uses
+// program, and the modules that the configuration lists. Agents can run no other modules. The wasmagent service uses
 // the package.
 package modules
 
@@ -25,33 +25,31 @@ import (
 //go:embed dist
 var dist embed.FS
 
-// Errors of [Guests.Load]. Compare with [errors.Is].
+// [Guests.Load] returns these errors. Compare them with [errors.Is].
 var (
 	// ErrUnknown means that there is no shipped or listed guest with the given name.
 	ErrUnknown = errors.New("is not a guest")
 	// ErrNotBuilt means that the program was built without the shipped guest.
 	ErrNotBuilt = errors.New("was not built into this program: run make build, or install a release")
-	// ErrMismatch means that the module's file can't be read, or that its digest differs from the digest in the
-	// configuration.
+	// ErrMismatch means that the module's file can't be read, or that its digest is not the one in the configuration.
 	ErrMismatch = errors.New("is not what the configuration lists")
 )
 
-// maxModule is the maximum size of a listed module, in bytes. Larger modules can't be compiled.
+// maxModule limits the size of a listed module, in bytes. Larger modules can't be compiled.
 const maxModule = 16 << 20
 
 var shippedNames = []string{"agent", "echo", "script"}
 
 // Listed describes a guest that the configuration lists.
 type Listed struct {
-	// Path is the path of the module file. SHA256 is the file's digest, in 64 hexadecimal digits.
+	// Path is the path of the module's file. SHA256 is the file's digest, as 64 hexadecimal digits.
 	Path, SHA256 string
 }
 
-// shipped returns the digests of the shipped guests' modules, by the names of the guests. It omits guests that were not
-// built.
+// shipped maps the names of the shipped guests to the digests of their modules. It omits guests that were not built.
 var shipped = sync.OnceValue(func() map[string]string {
 	digests := make(map[string]string)
-	_ = eachShipped(func(name string, module io.Reader) error { // without an archive, no guest was built
+	_ = eachShipped(func(name string, module io.Reader) error { // if there is no archive, no guest was built
 		h := sha256.New()
 		if _, err := io.Copy(h, module); err != nil {
 			return err
@@ -62,7 +60,7 @@ var shipped = sync.OnceValue(func() map[string]string {
 	return digests
 })
 
-// errFound is returned by a callback of eachShipped to stop the iteration early.
+// errFound is the error with which the callback of eachShipped ends the iteration early.
 var errFound = errors.New("the guest was found")
 
 // readShipped returns the module of a shipped guest.
@@ -116,7 +114,7 @@ func eachShipped(yield func(name string, module io.Reader) error) error {
 type Guests struct{ listed map[string]Listed }
 
 // New returns the set of the shipped and the listed guests. It returns an error if the file of a listed guest is
-// missing or has a different digest, or if a listed guest has the same name as a shipped guest.
+// missing or has a different digest, or if a listed guest has the name of a shipped guest.
 func New(listed map[string]Listed) (*Guests, error) {
 	g := &Guests{listed: maps.Clone(listed)}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
@@ -130,12 +128,12 @@ func New(listed map[string]Listed) (*Guests, error) {
 	return g, nil
 }
 
-// Names returns the sorted names of the guests.
+// Names returns the names of the guests, sorted.
 func (g *Guests) Names() []string {
 	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(g.listed)), shippedNames...)))
 }
 
-// Digest returns the digest of a guest's current module, or an empty string if the guest does not exist.
+// Digest returns the digest of a guest's current module, or "" if there is no such guest.
 func (g *Guests) Digest(name string) string { return cmp.Or(g.listed[name].SHA256, shipped()[name]) }
 
 // ByDigest returns the name of the guest whose current module has the given digest.
@@ -152,8 +150,8 @@ func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 func (g *Guests) IsShipped(name string) bool { return slices.Contains(shippedNames, name) }
 
 // Load returns the current module of a guest and the module's digest, which is the SHA-256 as 64 hexadecimal digits.
-// For a listed guest, Load reads the file on each call, and returns an error if the digest of the file differs from the
-// configuration. Errors: [ErrUnknown], [ErrNotBuilt], [ErrMismatch].
+// For a listed guest, Load reads the file on each call, and returns an error if the digest of the file is not the one
+// in the configuration. Load returns [ErrUnknown], [ErrNotBuilt] or [ErrMismatch].
 func (g *Guests) Load(name string) (module []byte, digest string, err error) {
 	if listed, ok := g.listed[name]; ok {
 		if module, digest, err = listed.load(); err != nil {

@@ -13,16 +13,16 @@ import (
 	"strings"
 )
 
-// tempPrefix is the prefix of the names of incomplete files. If a crash leaves such a file behind, the file is listed
-// and deleted like an object.
+// tempPrefix is the prefix of the names of incomplete files. If a crash leaves such a file, it is listed and deleted
+// like an object.
 const tempPrefix = ".writing-"
 
-// folder is a bucket that is stored in a directory of the file system. The first part of a key is the name of a
-// subdirectory, and the second part is the name of a file in that subdirectory.
+// folder is a bucket in a directory of the file system. The first part of a key is the name of a subdirectory, and the
+// second part is the name of a file in that subdirectory.
 type folder struct{ root *os.Root }
 
-// OpenFolder returns a bucket that is stored in a directory. If create is set and the directory does not exist,
-// OpenFolder creates a directory that only the current user can read.
+// OpenFolder returns the bucket in a directory. If create is true and the directory does not exist, OpenFolder creates
+// it so that only the current user can read it.
 func OpenFolder(path string, create bool) (Bucket, error) {
 	if create {
 		if err := os.MkdirAll(path, 0o700); err != nil {
@@ -42,7 +42,7 @@ func (f folder) Write(_ context.Context, key string, data []byte) (err error) {
 	if !ok || strings.HasPrefix(name, tempPrefix) {
 		return fmt.Errorf("object %q: its key is not of the form FIRST/SECOND", key)
 	}
-	for range 10 { // retry, because another call may remove the subdirectory together with its last object
+	for range 10 { // try again, because another call may remove the subdirectory together with its last object
 		if err = f.write(dir, name, data); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -61,11 +61,11 @@ func (f folder) write(dir, name string, data []byte) error {
 		err = f.root.Rename(part, filepath.Join(dir, name))
 	}
 	if err != nil {
-		_ = f.root.Remove(part) // if this fails, the file is deleted together with the subdirectory's objects
+		_ = f.root.Remove(part) // if this fails, the file is deleted together with the objects
 		return err
 	}
-	// The bucket's directory is synced, too, because the subdirectory may be new. Even an existing subdirectory may not
-	// be synced yet: the process that created it may have crashed before the sync.
+	// The bucket's directory is synced, too, because the subdirectory may be new. Even if it is not new, the process
+	// that created it may have crashed before it synced the bucket's directory.
 	return errors.Join(f.sync(dir), f.sync("."))
 }
 
@@ -108,7 +108,7 @@ func (f folder) List(_ context.Context, first string) iter.Seq2[Object, error] {
 		}
 		for _, entry := range entries {
 			info, err := entry.Info()
-			if errors.Is(err, fs.ErrNotExist) { // another process has deleted it
+			if errors.Is(err, fs.ErrNotExist) { // another process has deleted the file
 				continue
 			}
 			if err != nil {
@@ -125,7 +125,7 @@ func (f folder) List(_ context.Context, first string) iter.Seq2[Object, error] {
 // Close implements [Bucket].
 func (f folder) Close() error { return f.root.Close() }
 
-// Delete implements [Bucket]. If this object is the last one in its subdirectory, Delete also removes the subdirectory.
+// Delete implements [Bucket]. When it has deleted the last object in a subdirectory, it also removes the subdirectory.
 func (f folder) Delete(_ context.Context, key string) error {
 	if err := f.root.Remove(filepath.FromSlash(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -15,9 +15,9 @@ import (
 	"time"
 )
 
-// Open returns the bucket with the given URL. The URL is either s3://NAME?region=REGION, as described for [OpenS3], or
+// Open returns the bucket with the given URL. The URL is either s3://NAME?region=REGION, as described at [OpenS3], or
 // file:///PATH for a directory. Several processes may share a directory. The directory must exist, because it may be a
-// mount point. With the option create_dir=true, Open creates the directory.
+// mount point. If the URL has the option create_dir=true, Open creates the directory.
 func Open(text string) (Bucket, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -38,27 +38,27 @@ func Open(text string) (Bucket, error) {
 	return OpenFolder(filepath.FromSlash(u.Path), create)
 }
 
-// ErrNotFound means that no object has the key.
+// ErrNotFound means that there is no object with the key.
 var ErrNotFound = errors.New("no such object")
 
 // Object describes an object.
 type Object struct {
 	Key string
-	// Modified is the time at which the object was written.
+	// Modified is when the object was written.
 	Modified time.Time
 }
 
 // Bucket is a set of objects. A key consists of two parts that are separated by a slash. A Bucket is safe for
 // concurrent use.
 type Bucket interface {
-	// Write writes an object completely, or not at all. If the bucket is a directory, the object is on disk when Write
-	// returns.
+	// Write writes an object completely or not at all. If the bucket is a directory, the object is on the disk when
+	// Write returns.
 	Write(ctx context.Context, key string, data []byte) error
-	// Read opens an object. Errors: [ErrNotFound].
+	// Read opens an object. It returns [ErrNotFound] if the object does not exist.
 	Read(ctx context.Context, key string) (io.ReadCloser, error)
 	// List returns the objects whose keys have the given first part. The sequence ends after the first error.
 	List(ctx context.Context, first string) iter.Seq2[Object, error]
-	// Delete deletes an object. Deleting an object that does not exist is not an error.
+	// Delete deletes an object. It returns nil if the object does not exist.
 	Delete(ctx context.Context, key string) error
 	// Close releases the resources of the bucket. It does not delete objects.
 	Close() error

@@ -19,18 +19,17 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// maxTries is the maximum number of times that a request is sent if the object store can't be reached or returns a
-// server error.
+// maxTries limits how often a request is sent if the object store can't be reached or returns a server error.
 const maxTries = 3
 
 const awsEndpoint = "https://s3.amazonaws.com"
 
-// credentialChain gets credentials from several providers, which it tries in order. If no provider has credentials, it
-// returns an error. Otherwise, the client would send unsigned requests. credentialChain implements
+// credentialChain gets credentials from the first of several providers that has some. If no provider has credentials,
+// it returns an error, because the client would otherwise send unsigned requests. credentialChain implements
 // [credentials.Provider]. Its methods are not called concurrently.
 type credentialChain struct {
 	providers []credentials.Provider
-	// current is the provider that returned the credentials in use, or nil if no credentials are in use.
+	// current is the provider that has returned the credentials in use, or nil if no credentials are in use.
 	current credentials.Provider
 }
 
@@ -66,7 +65,7 @@ type bucket struct {
 
 // OpenS3 returns the bucket with the given URL. For example, s3://agents?region=eu-central-1 is an AWS bucket, and
 // s3://agents?endpoint=http://127.0.0.1:9000&use_path_style=true is a bucket in another object store. The credentials
-// come from the environment (AWS_ACCESS_KEY_ID and so on), from AWS's shared credentials file, from a web identity, or
+// come from the environment (such as AWS_ACCESS_KEY_ID), from AWS's shared credentials file, from a web identity, or
 // from the IAM role of the machine. OpenS3 does not connect to the object store.
 func OpenS3(text string) (Bucket, error) {
 	u, err := url.Parse(text)
@@ -120,7 +119,7 @@ func OpenS3(text string) (Bucket, error) {
 func (b bucket) Write(ctx context.Context, key string, data []byte) error {
 	_, err := b.client.PutObject(ctx, b.name, key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{
 		ContentType: "application/octet-stream", DisableMultipart: true,
-		// Without this setting, the client sends empty objects without Content-Length, which some stores require.
+		// The client would otherwise send empty objects without Content-Length, which some stores require.
 		DisableContentSha256: len(data) == 0,
 	})
 	return err
@@ -135,8 +134,8 @@ func (b bucket) Read(ctx context.Context, key string) (io.ReadCloser, error) {
 	return data, err
 }
 
-// isMissing reports whether an error means that the object does not exist. isMissing returns false if the bucket does
-// not exist.
+// isMissing reports whether an error means that the object does not exist. It returns false if the bucket does not
+// exist.
 func isMissing(err error) bool {
 	answer := minio.ToErrorResponse(err)
 	return answer.Code == minio.NoSuchKey || answer.StatusCode == http.StatusNotFound && answer.Code != minio.NoSuchBucket

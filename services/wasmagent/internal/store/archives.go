@@ -18,27 +18,28 @@ import (
 const (
 	// archiveLifetime is how long an archive is stored after the last request for it.
 	archiveLifetime = 10 * time.Minute
-	// maxArchives is the maximum number of stored archives in total, and maxOwnArchives is the maximum number per person.
+	// maxArchives limits how many archives are stored in total, and maxOwnArchives limits how many are stored for one
+	// person.
 	maxArchives    = 16
 	maxOwnArchives = 2
-	// archivePartSize is the maximum size of a stored part, in bytes.
+	// archivePartSize limits the size of a stored part, in bytes.
 	archivePartSize = 1 << 20
 )
 
-// Errors of archives. Compare with [errors.Is].
+// The methods for archives return these errors. Compare them with [errors.Is].
 var (
-	// ErrArchiveUnknown means that the archive is not stored or only partly stored.
+	// ErrArchiveUnknown means that the archive is not stored or not stored completely.
 	ErrArchiveUnknown = errors.New("there is no such archive: it was created more than 10 min ago, or not at all")
-	// ErrArchivesFull means that the maximum number of archives is already stored.
+	// ErrArchivesFull means that no more archives may be stored.
 	ErrArchivesFull = fmt.Errorf("too many archives in transfer: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveLifetime)
-	// ErrPartInvalid means that a part differs from the bytes that are already stored, or that the complete archive
-	// does not match its digest.
+	// ErrPartInvalid means that a part differs from the bytes that are already stored, or that the digest of the
+	// complete archive is wrong.
 	ErrPartInvalid = errors.New("the part differs from the stored one, or the archive from its digest")
-	// ErrPartOrder means that the part starts beyond the end of the stored bytes. See [PartOrderError].
+	// ErrPartOrder means that the part begins after the end of the stored bytes. See [PartOrderError].
 	ErrPartOrder = errors.New("the part is not the next one")
 )
 
-// PartOrderError is [ErrPartOrder] together with the offset at which the next part must start.
+// PartOrderError is [ErrPartOrder] together with the offset at which the next part must begin.
 type PartOrderError struct{ Next int64 }
 
 func (e PartOrderError) Error() string {
@@ -48,8 +49,8 @@ func (e PartOrderError) Error() string {
 // Unwrap returns [ErrPartOrder].
 func (e PartOrderError) Unwrap() error { return ErrPartOrder }
 
-// ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal. IsImport is true if the archive is
-// being imported. It is false if the archive was exported.
+// ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal digits. IsImport is true for an archive
+// that is being imported, and false for one that was exported.
 type ArchiveKey struct {
 	Owner    principal.Key
 	Digest   string
@@ -58,18 +59,19 @@ type ArchiveKey struct {
 
 // Archive is the state of a stored archive.
 type Archive struct {
-	// Size is the size of the whole archive. Stored is the number of bytes that are stored, counted from the start of
-	// the archive. Both are in bytes.
+	// Size is the size of the whole archive. Stored is how many bytes are stored, counted from the beginning of the
+	// archive. Both are in bytes.
 	Size, Stored int64
-	// AgentID is the id of the agent that was created from the archive. ExportedID is the id of the agent that was
-	// exported. Both ids are empty before the import.
+	// AgentID is the id of the agent that was created from the archive. ExportedID is the id that the agent had when it
+	// was exported. Both ids are empty before the import.
 	AgentID, ExportedID string
 
 	id string
 }
 
-// PutArchive stores an exported archive. If the owner already has the maximum number of archives, PutArchive removes
-// the owner's exported archive that was requested least recently. Errors: [ErrArchivesFull].
+// PutArchive stores an exported archive. If the owner already has the maximum number of archives, PutArchive first
+// removes the exported archive for which the owner's last request is oldest. It returns [ErrArchivesFull] if it can't
+// remove one.
 func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) error {
 	var into *Archive
 	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
@@ -84,8 +86,8 @@ func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) err
 	return err
 }
 
-// ArchivePart returns the part of an archive that starts at an offset, and the size of the whole archive. Errors:
-// [ErrArchiveUnknown].
+// ArchivePart returns the part of an archive that begins at an offset, and the size of the whole archive. It returns
+// [ErrArchiveUnknown] if the archive is not stored completely.
 func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (part []byte, size int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		part = nil
@@ -107,9 +109,9 @@ func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (
 	return part, size, err
 }
 
-// AddArchivePart stores a part of an archive that is being imported. size is the size of the whole archive. When the
-// archive is complete, AddArchivePart returns the whole archive in content, unless an agent was already created from
-// it. Errors: [ErrArchivesFull], [ErrPartInvalid], [ErrPartOrder].
+// AddArchivePart stores a part of an archive that is being imported. size is the size of the whole archive, in bytes.
+// When the archive is complete, AddArchivePart returns the whole archive in content, unless an agent was already
+// created from it. It returns [ErrArchivesFull], [ErrPartInvalid] or [ErrPartOrder].
 func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (archive Archive, content []byte, err error) {
 	if offset+int64(len(part)) > size {
 		return archive, nil, ErrPartInvalid
@@ -128,7 +130,7 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 		case offset > found.Stored:
 			return PartOrderError{found.Stored}
 		}
-		rest := part // part must not change, because the transaction may be repeated
+		rest := part // part itself must not change, because the transaction may be repeated
 		if overlap := min(int64(len(part)), found.Stored-offset); overlap > 0 {
 			if is, err := hasBytes(ctx, tx, found.id, offset, part[:overlap]); err != nil || !is {
 				return errors.Join(err, ErrPartInvalid)
@@ -152,15 +154,15 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 	return archive, content, err
 }
 
-// SetArchiveMade records that an agent was created from an archive. The parameter made is the id of the new agent, and
-// origin is the id of the exported agent.
-func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, made, origin string) error {
+// SetArchiveMade records that an agent was created from an archive. agentID is the id of the new agent, and exportedID
+// is the id that the agent had when it was exported.
+func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, agentID, exportedID string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := lookUpArchive(ctx, tx, key)
 		if err != nil || found == nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE archives SET made = $2, origin = $3 WHERE id = $1", found.id, made, origin)
+		_, err = tx.ExecContext(ctx, "UPDATE archives SET made = $2, origin = $3 WHERE id = $1", found.id, agentID, exportedID)
 		return err
 	})
 }
@@ -182,7 +184,7 @@ func (k ArchiveKey) args() []any {
 }
 
 // findArchive returns an archive and extends its lifetime. If the archive does not exist, findArchive creates an
-// archive of the given size. If size is 0, it returns [ErrArchiveUnknown] instead.
+// archive of the given size. If the size is 0, it returns [ErrArchiveUnknown] instead.
 func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int64) (*Archive, error) {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM archives WHERE until <= $1", sqlstore.Micros(tx.Now)); err != nil {
 		return nil, err
@@ -219,7 +221,8 @@ func lookUpArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) (*Archi
 	return out, err
 }
 
-// makeArchiveSpace makes sure that the owner can store one more archive. Errors: [ErrArchivesFull].
+// makeArchiveSpace makes sure that the owner can store one more archive. It returns [ErrArchivesFull] if that is not
+// possible.
 func makeArchiveSpace(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	var all, own int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives").Scan(&all); err != nil {
@@ -259,8 +262,7 @@ func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) e
 	return err
 }
 
-// eachPart calls the function do for each part of an archive that contains bytes after an offset. The calls are in the
-// order of the parts.
+// eachPart calls do for each part of an archive that contains bytes after an offset, in the order of the parts.
 func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, after int64, do func(first int64, data []byte)) error {
 	return tx.Each(ctx, func(rows *sql.Rows) error {
 		var first int64
@@ -276,7 +278,7 @@ func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (content []byte, 
 	return content, err
 }
 
-// hasBytes reports whether the bytes of an archive that start at an offset are equal to want.
+// hasBytes reports whether the bytes of an archive at an offset are equal to want.
 func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, want []byte) (is bool, err error) {
 	is = true
 	err = eachPart(ctx, tx, id, offset, func(first int64, data []byte) {
@@ -288,10 +290,10 @@ func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, wan
 	return is, err
 }
 
-// ArchiveKeys returns the private key that signs this installation's archives, and the public keys that verify archives
-// which the installation has signed so far. The parameter own is the key of this process. The first process of an
-// installation stores its own key as the signing key. The parameter known must be true if own may have signed archives
-// before. In that case, ArchiveKeys also stores the public key that belongs to own.
+// ArchiveKeys returns the private key that signs this installation's archives, and the public keys that verify all
+// archives that the installation has signed so far. own is the key of this process. The first process of an
+// installation stores its own key as the signing key. If own may have signed archives before, known must be true, so
+// that ArchiveKeys stores the public key of own as well.
 func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
 	public, _ := own.Public().(ed25519.PublicKey)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

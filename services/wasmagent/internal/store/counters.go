@@ -13,22 +13,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 )
 
-// The kinds of counters. They count tool calls, model tokens, and model cost in billionths of a US dollar.
+// These are the kinds of counters. They count tool calls, model tokens, and model cost in billionths of a US dollar.
 const (
 	Tools  = "tool"
 	Tokens = "tokens"
 	Cost   = "cost"
 )
 
-// A Budget is the key of the counters that an agent shares with all of its copies. Copies are forks of the agent and
+// A Budget is the key of the counters that an agent shares with all its copies. Copies are forks of the agent, and
 // agents that were imported from its archives.
 type Budget struct {
 	Tenant string
-	// JournalID is the id of the original agent. The journal of each copy begins with that agent's creation.
+	// JournalID is the id of the original agent. The journal of each copy begins with the creation of that agent.
 	JournalID string
 }
 
-// A UseRequest requests one use of an agent's rights. The use counts against the first right in Matches that is not
+// A UseRequest requests one use of an agent's rights. The use is counted against the first right in Matches that is not
 // used up.
 type UseRequest struct {
 	Budget
@@ -41,8 +41,8 @@ type CountedUse struct {
 	manifest.Match
 }
 
-// CountUses counts one use for each request. If one request exceeds the rights, nothing is counted. Errors:
-// [manifest.ErrSpent].
+// CountUses counts one use for each request. If the rights for one request are used up, CountUses counts nothing and
+// returns [manifest.ErrSpent].
 func (s *Store) CountUses(ctx context.Context, requests []UseRequest) (counted []CountedUse, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		counted = nil
@@ -73,7 +73,7 @@ func countUse(ctx context.Context, tx *sqlstore.Tx, request UseRequest) (Counted
 	return CountedUse{}, manifest.ErrSpent
 }
 
-// UncountUses reverses the counting of uses.
+// UncountUses reverses the counting of the given uses.
 func (s *Store) UncountUses(ctx context.Context, uses []CountedUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, u := range uses {
@@ -86,8 +86,8 @@ func (s *Store) UncountUses(ctx context.Context, uses []CountedUse) error {
 	})
 }
 
-// A ModelUse contains the tokens and the cost of a question to a model. They count against the first right in Matches
-// that is not used up.
+// A ModelUse contains the tokens and the cost of a question to a model. They are counted against the first right in
+// Matches that is not used up.
 type ModelUse struct {
 	Budget
 	Matches       []manifest.ModelMatch
@@ -124,7 +124,7 @@ func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, found []m
 	return nil, nil //nolint:nilnil // nil if there is none
 }
 
-// CountModelUse counts the tokens and the cost of questions. A question may exceed the limit of its right, because its
+// CountModelUse counts the tokens and the cost of questions. A question may exceed the limit of its right, because the
 // tokens are known only after the answer.
 func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -155,12 +155,11 @@ func addToCounter(ctx context.Context, tx *sqlstore.Tx, budget Budget, grant, wh
 
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// counterDays is how many days counters are kept after their last use if the agent and all of its copies have been
+// counterDays is how many days counters are stored after their last use, once the agent and all its copies have been
 // removed. If an archive of the agent is imported within these days, the imported agent continues the counters.
 const counterDays = 7
 
-// RemoveUnusedCounters removes the counters of removed agents if counterDays have passed since the last use of the
-// counters.
+// RemoveUnusedCounters removes the counters of removed agents that have not been used for counterDays.
 func (s *Store) RemoveUnusedCounters(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM used WHERE day < $1
@@ -169,7 +168,7 @@ func (s *Store) RemoveUnusedCounters(ctx context.Context) error {
 	})
 }
 
-// migrateCounters migrates rows of earlier releases, in which each copy of an agent had separate counters. It sets the
+// migrateCounters migrates rows of earlier releases, in which each copy of an agent had its own counters. It sets the
 // journal ids of agents, and adds up the counters of all copies of an agent.
 func (s *Store) migrateCounters(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

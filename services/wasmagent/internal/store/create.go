@@ -12,23 +12,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// AgentLimits contains the maximum numbers of agents.
+// AgentLimits limits how many agents may exist.
 type AgentLimits struct {
-	// Total is the maximum number of all agents. PerPerson is the maximum number of agents per person.
+	// Total limits how many agents may exist in total. PerPerson limits how many of them may belong to one person.
 	Total, PerPerson int
-	// Descendants contains the maximum number of descendants for each agent in the new agent's delegation chain. The
-	// keys are the subjects of these agents.
+	// Descendants limits, for each agent in the new agent's delegation chain, how many descendants that agent may have.
+	// The keys are the subjects of these agents.
 	Descendants map[string]int
 }
 
-// Create stores a new agent and returns its position in the order in which agents were created. If from is not empty,
-// it is the id of another agent, whose events with positions below c.FirstPosition are copied to the new agent. Errors:
-// [ErrAgentsFull], [ErrDescendantsFull].
+// Create stores a new agent and returns its position in the order in which agents were created. If from is the id of
+// another agent, Create copies that agent's events with positions below c.FirstPosition to the new agent. If from is
+// empty, it copies nothing. Create returns [ErrAgentsFull] or [ErrDescendantsFull].
 func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentLimits) (made int64, err error) {
 	caller := c.Record.GetCreator()
 	owner := principal.Person(caller)
 	if err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return limits.check(ctx, tx, caller) }); err != nil {
-		return 0, err // check the limits before writing the state
+		return 0, err // the limits are checked before the state is written
 	}
 	if err := s.putState(ctx, &c); err != nil {
 		return 0, err
@@ -67,8 +67,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentL
 	return made, err
 }
 
-// check returns an error if the limits do not allow the caller to create one more agent. Errors: [ErrAgentsFull],
-// [ErrDescendantsFull].
+// check returns [ErrAgentsFull] or [ErrDescendantsFull] if the limits do not allow the caller to create one more agent.
 func (r AgentLimits) check(ctx context.Context, tx *sqlstore.Tx, caller *identityv1.Principal) error {
 	owner := principal.Person(caller)
 	var all, own int

@@ -26,7 +26,8 @@ func appendEvents(ctx context.Context, tx *sqlstore.Tx, id string, first int64, 
 	return nil
 }
 
-// packEvent returns the stored form of an event: the SHA-256 of the encoded message, followed by the message.
+// packEvent returns the stored form of an event, which consists of the SHA-256 of the encoded message and the message
+// itself.
 func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
 	text, err := proto.Marshal(e)
 	if err != nil {
@@ -46,9 +47,9 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	return e
 }
 
-// Events returns the events of an agent's journal whose positions are greater than the parameter after. It returns at
-// most limit events, whose total size is at most the given number of bytes. If there are such events, Events returns at
-// least one, even if it is larger. more reports whether there are further events.
+// Events returns the events of an agent's journal after a position. It returns no more events than limit. Together they
+// have no more bytes than bytes, except if the first event alone is larger. more reports whether there are further
+// events.
 func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false

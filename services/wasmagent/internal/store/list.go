@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// CountDescendants returns the number of agents whose delegation chain contains the principal, at any depth.
+// CountDescendants returns how many agents have the principal in their delegation chain, at any depth.
 func (s *Store) CountDescendants(ctx context.Context, tenant, subject string) (n int, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		n, err = countDescendants(ctx, tx, tenant, subject)
@@ -28,13 +28,13 @@ func countDescendants(ctx context.Context, tx *sqlstore.Tx, tenant, subject stri
 // Filter selects agents.
 type Filter struct {
 	Tenant string
-	// Principal selects the agents that this principal created, and the agents whose delegation chain contains it. If
-	// Principal is nil, all agents of the tenant are selected.
+	// Principal selects the agents that this principal has created, and the agents whose delegation chain contains the
+	// principal. If it is nil, all agents of the tenant are selected.
 	Principal *identityv1.Principal
-	// States selects the agents that are in one of these states. If States is empty, all agents that are not terminated
+	// States selects the agents that are in one of these states. If there are none, all agents that are not terminated
 	// are selected.
 	States []wasmagentv1.AgentState
-	// Before is the position of the last agent on the previous page. If Before is 0, the first page is selected.
+	// Before is the position of the last agent on the previous page. If it is 0, the first page is selected.
 	Before int64
 	Limit  int
 }
@@ -60,8 +60,8 @@ func (f Filter) where() (text string, params []any) {
 	return text + ")", params
 }
 
-// List returns a page of agents, from newest to oldest, and the total number of agents on all pages. If an agent has a
-// running turn, the agent's row contains the state before the turn.
+// List returns a page of agents, newest first, and the number of agents on all pages. The row of an agent with a
+// running turn contains the state before the turn.
 func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err error) {
 	where, params := f.where()
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
@@ -88,7 +88,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// AbandonedTurns returns the ids of the agents that have an unfinished turn which no other process is running.
+// AbandonedTurns returns the ids of the agents with an unfinished turn that no other process is running.
 func (s *Store) AbandonedTurns(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		holder, now := s.leaseParams(tx)
@@ -96,15 +96,14 @@ func (s *Store) AbandonedTurns(ctx context.Context) (ids []string, err error) {
 	})
 }
 
-// ExpiredAgents returns the ids of up to 100 agents that have ended and can no longer be resumed, from oldest to
-// newest.
+// ExpiredAgents returns the ids of up to 100 agents that have ended and can no longer be resumed, oldest first.
 func (s *Store) ExpiredAgents(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		return "SELECT id FROM agents WHERE restorable > 0 AND restorable <= $1 ORDER BY restorable LIMIT 100", []any{sqlstore.Micros(tx.Now)}
 	})
 }
 
-// EndedAgents returns the ids of a person's agents that have ended, from oldest to newest.
+// EndedAgents returns the ids of a person's agents that have ended, oldest first.
 func (s *Store) EndedAgents(ctx context.Context, person principal.Key) (ids []string, err error) {
 	return s.ids(ctx, func(*sqlstore.Tx) (string, []any) {
 		return "SELECT id FROM agents WHERE restorable > 0 AND tenant = $1 AND owner = $2 ORDER BY restorable", []any{person.Tenant, person.Subject}
@@ -125,8 +124,8 @@ func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []
 	return ids, err
 }
 
-// StoredSizes returns the total stored size of all agents, and the total stored size of one person's agents. Both are
-// in bytes.
+// StoredSizes returns the stored size of all agents together, and the stored size of one person's agents. Both are in
+// bytes.
 func (s *Store) StoredSizes(ctx context.Context, person principal.Key) (all, own int64, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", person.Tenant, person.Subject).Scan(&own); err != nil {

@@ -9,13 +9,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Amount is an amount of model usage: the number of tokens, and the cost in billionths of a US dollar.
+// Amount is an amount of model usage. It consists of a number of tokens, and of a cost in billionths of a US dollar.
 type Amount struct{ Tokens, Nanos int64 }
 
-// ReserveDay adds an amount to a person's model usage on a day, unless the usage has already reached the limit in
-// bound. The cost limit applies only if the amount has a cost. ReserveDay returns the previous usage, and whether it
+// ReserveDay adds an amount to a person's model usage on a day, unless the usage has already reached the limit. The
+// limit for the cost applies only if the amount has a cost. ReserveDay returns the previous usage, and whether it has
 // added the amount. Days are counted from 1970-01-01 UTC.
-func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64, amount, bound Amount) (used Amount, ok bool, err error) {
+func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64, amount, limit Amount) (used Amount, ok bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		// This statement locks the row until the transaction ends.
 		if _, err := tx.ExecContext(ctx, `INSERT INTO model_days (tenant, person, day, tokens, nanos) VALUES ($1, $2, $3, 0, 0)
@@ -27,7 +27,7 @@ func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64,
 		if err != nil {
 			return err
 		}
-		if ok = used.Tokens < bound.Tokens && (amount.Nanos == 0 || used.Nanos < bound.Nanos); !ok {
+		if ok = used.Tokens < limit.Tokens && (amount.Nanos == 0 || used.Nanos < limit.Nanos); !ok {
 			return nil
 		}
 		return addDay(ctx, tx, person, day, amount)
@@ -35,7 +35,7 @@ func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64,
 	return used, ok, err
 }
 
-// AddDay adds an amount to a person's model usage on a day. The amount may be negative.
+// AddDay adds an amount, which may be negative, to a person's model usage on a day.
 func (s *Store) AddDay(ctx context.Context, person principal.Key, day int64, amount Amount) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addDay(ctx, tx, person, day, amount) })
 }

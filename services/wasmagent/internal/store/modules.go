@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// moduleDays is how long an unused module is kept, in days. The time starts on the last day on which the module was
-	// the current module of its guest.
+	// moduleDays is how many days an unused module is stored. They are counted from the last day on which the module
+	// was the current module of its guest.
 	moduleDays = 7
-	// modulePage is the number of agents that are read at a time to find the modules in use.
+	// modulePage is how many agents are read at a time to find the modules in use.
 	modulePage = 200
 )
 
-// ErrModuleUnknown means that the module is not stored, or that it is damaged.
+// ErrModuleUnknown means that the module is not stored, or that the stored module is damaged.
 var ErrModuleUnknown = errors.New("the module is not stored")
 
-// PutModule stores the current module of a guest. digest is the module's SHA-256 in hexadecimal. If the module is
-// already stored, PutModule records that the module is still current today.
+// PutModule stores the current module of a guest. digest is the module's SHA-256 in hexadecimal digits. If the module
+// is already stored, PutModule records that the module is still current today.
 func (s *Store) PutModule(ctx context.Context, digest, guest string, module []byte) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		result, err := tx.ExecContext(ctx, "UPDATE modules SET day = $2 WHERE digest = $1", digest, dayOf(tx.Now))
@@ -41,8 +41,8 @@ func (s *Store) PutModule(ctx context.Context, digest, guest string, module []by
 	})
 }
 
-// Module returns the module with the given digest, and the name of the guest to which the module belongs. The module is
-// the current module or an earlier module of that guest. Errors: [ErrModuleUnknown].
+// Module returns the module with the given digest, and the name of the guest whose current or earlier module it is. It
+// returns [ErrModuleUnknown] if the module is not stored.
 func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
@@ -60,8 +60,8 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 	return guest, module, nil
 }
 
-// ModuleGuest returns the name of the guest whose current or earlier module has the given digest. Errors:
-// [ErrModuleUnknown].
+// ModuleGuest returns the name of the guest whose current or earlier module has the given digest. It returns
+// [ErrModuleUnknown] if the module is not stored.
 func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest FROM modules WHERE digest = $1", digest).Scan(&guest)
@@ -73,8 +73,8 @@ func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, e
 	return guest, err
 }
 
-// RemoveUnusedModules removes each module that no agent and no snapshot uses, if more than moduleDays days have passed
-// since the module was last the current module of its guest.
+// RemoveUnusedModules removes each module that no agent and no snapshot uses, if more than moduleDays have passed since
+// the module was last the current module of its guest.
 func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 	unused := make(map[string]bool)
 	err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -109,7 +109,7 @@ func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 }
 
 // recordsAfter returns a page of agents in the order in which they were created, and the position of the last agent on
-// the page. The parameter after is the position of the last agent on the previous page.
+// the page. The caller passes the position of the last agent on the previous page, or 0 for the first page.
 func (s *Store) recordsAfter(ctx context.Context, after int64) (out []*wasmstorev1.Record, last int64, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		out, last = nil, after

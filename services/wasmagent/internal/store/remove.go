@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// TerminateDamaged terminates an agent whose state or journal is damaged. No other change to a damaged agent is
-// possible.
+// TerminateDamaged terminates an agent whose state or journal is damaged. This is the only change that is possible for
+// a damaged agent. The agent can be resumed until the given time.
 func (s *Store) TerminateDamaged(ctx context.Context, id string, until time.Time) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, turn = 0, state = $2, restorable = $3 WHERE id = $1 AND restorable = 0",
@@ -19,13 +19,13 @@ func (s *Store) TerminateDamaged(ctx context.Context, id string, until time.Time
 	})
 }
 
-// maxRemovedEvents is the maximum number of events that one transaction removes. The number is small because other
-// calls must wait for the transaction.
+// maxRemovedEvents limits how many events one transaction removes. The number is small because other calls must wait
+// for the transaction.
 const maxRemovedEvents = 500
 
-// RemoveAgent removes an agent that has ended, including its journal and its states. If onlyExpired is set, RemoveAgent
-// removes the agent only if the agent can no longer be resumed. ended is false if the agent was not removed, for
-// example because it has been resumed.
+// RemoveAgent removes an agent that has ended, including its journal and its states. If onlyExpired is true,
+// RemoveAgent removes the agent only if the agent can no longer be resumed. ended is false if the agent was not
+// removed, for example because it was resumed.
 func (s *Store) RemoveAgent(ctx context.Context, id string, onlyExpired bool) (ended bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		before := int64(math.MaxInt64)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/objects"
 )
 
-// maxState is the maximum size of an encoded state, in bytes.
+// maxState limits the size of an encoded state, in bytes.
 const maxState = 128 << 20
 
 // recentAge is how old an unused state must be before it is removed. A newer state may belong to a change that is not
@@ -28,7 +28,7 @@ const recentAge = 10 * time.Minute
 // the name of the state.
 type states struct{ objects.Bucket }
 
-// openStates opens the bucket at url. If url is empty, it opens the directory dir.
+// openStates opens the bucket with the given URL. If the URL is empty, it opens the given directory.
 func openStates(url, dir string) (states, error) {
 	if url != "" {
 		bucket, err := objects.Open(url)
@@ -44,7 +44,7 @@ func openStates(url, dir string) (states, error) {
 	return states{bucket}, nil
 }
 
-// pack encodes a state for storage. It returns the encoded state and its SHA-256 in hexadecimal.
+// pack encodes a state for storage. It returns the encoded state and its SHA-256 in hexadecimal digits.
 func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	if text, err = (proto.MarshalOptions{Deterministic: true}).Marshal(s); err != nil {
 		return nil, "", fmt.Errorf("write a state: %w", err)
@@ -62,8 +62,8 @@ func (s states) put(ctx context.Context, id, digest string, text []byte) (string
 	return name, nil
 }
 
-// get returns a state. Errors: [ErrUnavailable], and [ErrStateLost] if the state is missing or does not match its
-// digest.
+// get returns a state. It returns [ErrUnavailable] if the state can't be read, and [ErrStateLost] if the state is
+// missing or does not match its digest.
 func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.State, error) {
 	r, err := s.Read(ctx, id+"/"+name)
 	if errors.Is(err, objects.ErrNotFound) {
@@ -72,7 +72,7 @@ func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.
 	if err != nil {
 		return nil, unavailableError(fmt.Errorf("read a state: %w", err))
 	}
-	defer r.Close() //nolint:errcheck // it was only read
+	defer r.Close() //nolint:errcheck // the state was only read
 	text, err := io.ReadAll(io.LimitReader(r, maxState))
 	if err != nil {
 		return nil, unavailableError(fmt.Errorf("read a state: %w", err))
@@ -85,15 +85,14 @@ func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.
 	return out, nil
 }
 
-// removeExcept removes the states of an agent, except for the states whose names are in the parameter but. If but is
-// not empty, removeExcept also keeps recent states, because another process may be about to commit a record that refers
-// to one of them.
-func (s states) removeExcept(ctx context.Context, id string, but map[string]bool) error {
+// removeExcept removes the states of an agent, except the states with the given names. If names are given, it does not
+// remove recent states either, because another process may be about to commit a record that refers to one of them.
+func (s states) removeExcept(ctx context.Context, id string, excepted map[string]bool) error {
 	for found, err := range s.List(ctx, id) {
 		if err != nil {
 			return unavailableError(fmt.Errorf("list states: %w", err))
 		}
-		if but[path.Base(found.Key)] || len(but) > 0 && time.Since(found.Modified) < recentAge {
+		if excepted[path.Base(found.Key)] || len(excepted) > 0 && time.Since(found.Modified) < recentAge {
 			continue
 		}
 		if err := s.Delete(ctx, found.Key); err != nil {

@@ -1,6 +1,6 @@
 // Package store stores agents. Records, journals and the counters of used rights are stored in SQLite or PostgreSQL.
-// States are stored in a directory or an object store. A change is stored either completely or not at all. An
-// acknowledged change survives a crash. The wasmagent service uses the package.
+// States are stored in a directory or an object store. A change is stored completely or not at all. An acknowledged
+// change survives a crash. The wasmagent service uses the package.
 package store
 
 import (
@@ -21,9 +21,10 @@ import (
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// Errors of a store. Compare with [errors.Is].
+// The methods of a store return these errors. Compare them with [errors.Is].
 var (
-	// ErrUnavailable means that the store can't be reached or did not answer. The change may or may not have been stored.
+	// ErrUnavailable means that the store can't be reached or did not answer. The change may or may not have been
+	// stored.
 	ErrUnavailable = sqlstore.ErrUnavailable
 	// ErrUnknown means that the agent does not exist.
 	ErrUnknown = errors.New("there is no such agent")
@@ -31,9 +32,9 @@ var (
 	ErrStale = errors.New("another process has changed the agent")
 	// ErrStateLost means that a stored state is missing or was modified.
 	ErrStateLost = errors.New("the agent's state is lost")
-	// ErrAgentsFull means that the number of agents has reached its maximum, in total or for one person.
+	// ErrAgentsFull means that no more agents may be created, in total or by one person.
 	ErrAgentsFull = errors.New("the maximum of agents is reached")
-	// ErrDescendantsFull means that an agent in the delegation chain already has the maximum number of descendants.
+	// ErrDescendantsFull means that an agent in the delegation chain may have no more descendants.
 	ErrDescendantsFull = errors.New("the maximum of agents below another one is reached")
 )
 
@@ -86,13 +87,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.Close()) }
 
-// Turn describes whether an agent has a running turn, and of which kind.
+// Turn states whether an agent has a running turn, and of which kind.
 type Turn int64
 
 const (
 	// NoTurn means that no turn is running.
 	NoTurn Turn = iota
-	// AttachedTurn means that a turn is running while its caller waits for the result. If the process ends, the turn is
+	// AttachedTurn means that a turn is running and its caller waits for the result. If the process ends, the turn is
 	// undone.
 	AttachedTurn
 	// DetachedTurn means that a turn is running and its caller no longer waits. If the process ends, another process
@@ -100,44 +101,45 @@ const (
 	DetachedTurn
 )
 
-// Lease is the duration of a process's lease on a running turn. If a process does not renew its lease within this time,
-// the process is assumed to have ended.
+// Lease is how long a process may run a turn without renewing its lease on the turn. If it does not renew the lease
+// within this time, other processes conclude that the process has ended.
 const Lease = 15 * time.Second
 
 // Row is a stored agent.
 type Row struct {
 	*wasmstorev1.Record
 
-	// Position is the position of the agent in the order in which agents were created. Version is the version of the
-	// row. It increases with each change.
+	// Position is the agent's position in the order in which agents were created. Version is the version of the row,
+	// which increases with each change.
 	Position, Version int64
 	Turn              Turn
 	// HeldElsewhere is true if another process runs the agent's turn.
 	HeldElsewhere bool
 }
 
-// A Change is a change to an agent. It is stored completely or not at all. It is stored only if the row has this
-// Version. Otherwise, the error is [ErrStale]. Events must directly follow the end of the journal.
+// A Change is a change to an agent. It is stored completely or not at all. If the row has a different Version, storing
+// the change fails with [ErrStale]. Events must directly follow the end of the journal.
 type Change struct {
 	ID      string
 	Version int64
-	// Record replaces the stored record. If Record is nil, only Events are stored.
+	// Record replaces the stored record. If it is nil, only Events are stored.
 	Record *wasmstorev1.Record
-	// State replaces the stored state. If State is nil, the stored state is kept. The store writes the key, the digest
-	// and the size of the state to Record.
+	// State replaces the stored state. If it is nil, the stored state does not change. The store writes the key, the
+	// digest and the size of the state to Record.
 	State *wasmstorev1.State
 	// Events are appended to the journal. FirstPosition is the position of the first event.
 	Events        []*wasmstorev1.StoredEvent
 	FirstPosition int64
 	Turn          Turn
 
-	// packedState is the stored form of State, and digest is its SHA-256 in hexadecimal. [Change.Pack] sets both.
+	// packedState is the stored form of State, and digest is its SHA-256 in hexadecimal digits. [Change.Pack] sets
+	// both.
 	packedState []byte
 	digest      string
 }
 
-// Pack encodes State and returns the SHA-256 of the encoded form in hexadecimal. The caller must not change State
-// afterwards.
+// Pack encodes State and returns the SHA-256 of the encoded form in hexadecimal digits. The caller must not change
+// State afterwards.
 func (c *Change) Pack() (digest string, err error) {
 	if c.packedState == nil {
 		c.packedState, c.digest, err = pack(c.State)
@@ -145,7 +147,7 @@ func (c *Change) Pack() (digest string, err error) {
 	return c.digest, err
 }
 
-// Commit stores a change and returns the new version of the row. Errors: [ErrStale], [ErrUnavailable].
+// Commit stores a change and returns the new version of the row. It returns [ErrStale] or [ErrUnavailable].
 func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error) {
 	old := c.Record.GetStateKey()
 	if err := s.putState(ctx, &c); err != nil {
@@ -189,7 +191,7 @@ func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error)
 	return c.Version + 1, nil
 }
 
-// putState stores the state of a change, if the change has a state.
+// putState stores the state of a change, if the change contains one.
 func (s *Store) putState(ctx context.Context, c *Change) error {
 	if c.State == nil {
 		return nil
@@ -223,7 +225,7 @@ func restorable(r *wasmstorev1.Record) int64 {
 	return sqlstore.Micros(r.GetRestorableUntil().AsTime())
 }
 
-// size returns the total stored size of an agent, in bytes.
+// size returns the stored size of an agent, in bytes.
 func size(r *wasmstorev1.Record) int64 {
 	n := r.GetStateBytes() + r.GetHead().GetBytes() + int64(proto.Size(r))
 	for _, k := range r.GetKept() {
@@ -254,7 +256,7 @@ func (s *Store) leaseParams(tx *sqlstore.Tx) (holder string, now int64) {
 	return s.holder, sqlstore.Micros(tx.Now)
 }
 
-// Get returns an agent. Errors: [ErrUnknown].
+// Get returns an agent, or [ErrUnknown] if there is none with this id.
 func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		row, err = s.get(ctx, tx, id)
@@ -263,7 +265,8 @@ func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 	return row, err
 }
 
-// get returns an agent within a transaction. An agent whose removal has started is not found. Errors: [ErrUnknown].
+// get returns an agent within a transaction. It returns [ErrUnknown] if there is no such agent, or if the agent is
+// already being removed.
 func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, error) {
 	holder, now := s.leaseParams(tx)
 	row, err := scan(tx.QueryRowContext(ctx, "SELECT "+columns+" FROM agents WHERE id = $3 AND restorable <> 1", holder, now, id))
@@ -281,7 +284,7 @@ func (s *Store) RaiseVersion(ctx context.Context, id string) error {
 	})
 }
 
-// Version returns the version of an agent. Errors: [ErrUnknown].
+// Version returns the version of an agent, or [ErrUnknown] if there is no such agent.
 func (s *Store) Version(ctx context.Context, id string) (version int64, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT version FROM agents WHERE id = $1", id).Scan(&version)
@@ -293,13 +296,14 @@ func (s *Store) Version(ctx context.Context, id string) (version int64, err erro
 	return version, err
 }
 
-// State returns the state of an agent with the given key and digest. Errors: [ErrStateLost].
+// State returns the state of an agent with the given key and digest. It returns [ErrStateLost] if the state is missing
+// or has a different digest.
 func (s *Store) State(ctx context.Context, id, key, digest string) (*wasmstorev1.State, error) {
 	return s.states.get(ctx, id, key, digest)
 }
 
-// RemoveUnusedStates removes the states that neither the agent's record nor its snapshots refer to. A crash can leave
-// such states behind.
+// RemoveUnusedStates removes the states to which neither the agent's record nor a snapshot refers. A crash can leave
+// such states.
 func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) error {
 	but := map[string]bool{r.GetStateKey(): true}
 	for _, k := range r.GetKept() {
@@ -308,8 +312,8 @@ func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) e
 	return s.states.removeExcept(ctx, r.GetId(), but)
 }
 
-// TakeOverTurn takes over a turn from another process and returns the agent. Afterwards, that process can no longer
-// store changes to the agent. Errors: [ErrUnknown].
+// TakeOverTurn takes over a turn from another process and returns the agent. After that, the other process can no
+// longer store changes to the agent. TakeOverTurn returns [ErrUnknown] if there is no such agent.
 func (s *Store) TakeOverTurn(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {
@@ -321,7 +325,7 @@ func (s *Store) TakeOverTurn(ctx context.Context, id string) (row *Row, err erro
 	return row, err
 }
 
-// RenewLeases extends the leases that this process has on the turns of the given agents.
+// RenewLeases renews the leases that this process has on the turns of the given agents.
 func (s *Store) RenewLeases(ctx context.Context, ids []string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, id := range ids {

@@ -23,8 +23,8 @@ func (s *Store) Tenants(ctx context.Context) (all []string, err error) {
 	return all, err
 }
 
-// Templates returns the templates of a tenant and their version. If the version equals the parameter known, no
-// templates are returned. A tenant with version 0 has no templates.
+// Templates returns the templates of a tenant and their version. If the version equals the known version, it returns no
+// templates. A tenant with version 0 has no templates.
 func (s *Store) Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version, all = 0, nil
@@ -48,8 +48,9 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 	return version, all, err
 }
 
-// AddTemplates stores either all or none of the new templates in a tenant. exists is true if one of the ids is already
-// used. If untrusted is set, AddTemplates quarantines each template whose id an operator has accepted before.
+// AddTemplates stores new templates of a tenant, either all or none. exists is true if one of the ids is already used,
+// so that nothing was stored. If untrusted is true, AddTemplates quarantines each template whose id an operator has
+// accepted before.
 func (s *Store) AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (exists bool, err error) {
 	errTaken := errors.New("the template exists")
 	err = s.changeTemplates(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -84,8 +85,8 @@ func (s *Store) AddTemplates(ctx context.Context, tenant string, untrusted bool,
 	return false, err
 }
 
-// AcceptTemplate applies the function accept to a template of a tenant, and records that the template's id was
-// accepted. found is false if the tenant does not have the template.
+// AcceptTemplate calls accept with a template of a tenant, stores the changed template, and records that the template's
+// id was accepted. found is false if the tenant has no such template.
 func (s *Store) AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error) {
 	err = s.changeTemplates(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found = false
@@ -125,7 +126,7 @@ func (s *Store) RemoveTemplate(ctx context.Context, tenant, id string) error {
 	})
 }
 
-// changeTemplates changes the templates of a tenant and increases their version, in one transaction.
+// changeTemplates changes the templates of a tenant and increments their version, in one transaction.
 func (s *Store) changeTemplates(ctx context.Context, tenant string, fn func(ctx context.Context, tx *sqlstore.Tx) error) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO galleries (tenant, version) VALUES ($1, 1)

@@ -14,9 +14,9 @@ type bodyWriter struct {
 	budget, temp uint32
 	// frame is the size of the function's stack frame, in units of stackUnit bytes.
 	frame int64
-	// savedGlobals describes the globals in which locals are saved. These globals follow the fuel global. Each element
-	// is the index of the global's kind in savedKinds. numbers contains the indexes of the globals, by kind. Globals
-	// are added only as functions need them, because the engine reloads all globals after each call.
+	// savedGlobals describes the globals in which locals are saved. They follow the fuel global. Each element is the
+	// index of the global's kind in savedKinds. numbers contains the indexes of the globals, by kind. Globals are added
+	// only when a function needs them, because the engine reloads all globals after each call.
 	savedGlobals []int
 	numbers      [len(savedKinds)][]uint32
 	// code is the code of the body before charges are added. marks contains the positions in code at which control flow
@@ -24,9 +24,9 @@ type bodyWriter struct {
 	code  []byte
 	marks []flowMark
 	// needsTemps is true if the function needs the temporary locals. usesStack is true if the function calls other
-	// functions or has loops. Loops call the refill function. values is the maximum number of values in the function's
-	// frame in addition to the locals. These values are the parameters and results of calls and blocks, and a copy of
-	// the locals for each loop.
+	// functions or has loops, because loops call the refill function. values is the highest number of values in the
+	// function's frame in addition to the locals. These values are the parameters and results of calls and blocks, and
+	// a copy of the locals for each loop.
 	needsTemps, usesStack bool
 	values                int64
 	kinds                 []ValueType
@@ -43,13 +43,13 @@ type bodyWriter struct {
 type flowMark struct {
 	at int
 	op byte
-	// takesValues is true if op starts a loop that has parameters.
+	// takesValues is true if op begins a loop with parameters.
 	takesValues bool
 	cost        int64
 }
 
-// A chargePoint is a position in the code at which fuel is charged. A point whose op is opReturn charges nothing. Such
-// a point is directly before a return, and pushes the budget as the last result.
+// A chargePoint is a position in the code at which fuel is charged. A point with the op opReturn charges nothing. It is
+// directly before a return, and pushes the budget as the last result.
 type chargePoint struct {
 	flowMark
 	// checksFuel is true if the point checks whether there is enough fuel. savedLocals is the set of locals that are
@@ -59,9 +59,9 @@ type chargePoint struct {
 }
 
 const (
-	// entry is the pseudo-op of the mark at the start of a function.
+	// entry is the op of the mark at the beginning of a function, where there is no instruction.
 	entry = 0xff
-	// unreachable is used instead of the index of a charge point if the code is unreachable.
+	// unreachable takes the place of the index of a charge point in code that can't be reached.
 	unreachable = -1
 )
 
@@ -133,7 +133,7 @@ func (b *bodyWriter) putBody(i int, minSeparate int64) ([]byte, error) {
 		out = append(out, b.code[at:p.at]...)
 		out = b.putCharge(out, p)
 		at = p.at
-		if err := checkLength(out); err != nil { // check early, because a few bytes of a loop may become hundreds of bytes
+		if err := checkLength(out); err != nil { // checked early, because a few bytes of a loop may become hundreds of bytes
 			return nil, err
 		}
 	}
@@ -183,7 +183,7 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	}
 }
 
-// putInstruction encodes an instruction. It also encodes additional code if the metering of the instruction needs it.
+// putInstruction encodes an instruction, and any additional code that is needed to meter the instruction.
 func (b *bodyWriter) putInstruction(i *instruction) {
 	switch {
 	case i.op == opCall:
@@ -225,7 +225,7 @@ func (b *bodyWriter) addMark(i *instruction) {
 	}
 }
 
-// asMalformed adds [ErrMalformed] to an error, unless the error is [ErrUnsupported] or [ErrLimitExceeded].
+// asMalformed adds [ErrMalformed] to an error, unless the error wraps [ErrUnsupported] or [ErrLimitExceeded].
 func asMalformed(err error) error {
 	if errors.Is(err, ErrUnsupported) || errors.Is(err, ErrLimitExceeded) {
 		return err
@@ -233,13 +233,13 @@ func asMalformed(err error) error {
 	return fmt.Errorf("%w: %w", ErrMalformed, err)
 }
 
-// placePoints chooses the points at which costs are charged. The parameter call is the cost of calling the function.
-// The cost of the code between two marks is charged at the start of that code or at an earlier point. An earlier point
-// can be used if every execution of the code passes that point exactly once. Examples are a point before a branch and a
-// point before a block.
+// placePoints chooses the points at which costs are charged. call is the cost of calling the function. The cost of the
+// code between two marks is charged at the beginning of that code or at an earlier point. An earlier point can be used
+// if every execution of the code passes that point exactly once. Examples are a point before a branch and a point
+// before a block.
 //
-// Each loop has a charge point that checks the fuel. The entry of a function also has a charge point, which checks the
-// fuel unless the function starts with a loop.
+// Each loop has a charge point that checks the fuel. The beginning of a function also has a charge point, which checks
+// the fuel unless the function begins with a loop.
 func (b *bodyWriter) placePoints(call, minSeparate int64) {
 	b.points, b.frames = append(b.points[:0], chargePoint{flowMark: flowMark{op: entry, cost: call}, checksFuel: true}), b.frames[:0]
 	point, loopCount, isStraight := 0, 0, true
@@ -312,23 +312,22 @@ func (b *bodyWriter) putCharge(out []byte, p chargePoint) []byte {
 	return append(b.putCheck(append(out, opLoop, 0x40), code, spent, p.savedLocals), opEnd)
 }
 
-// putSubtraction writes code that subtracts a cost from the budget. The parameter cost is the code that pushes the
-// cost.
+// putSubtraction writes code that subtracts a cost from the budget. The caller passes the code that pushes the cost.
 func (b *bodyWriter) putSubtraction(out, cost []byte) []byte {
 	return append(append(putU32(append(out, opLocalGet), b.budget), cost...), opI64Sub)
 }
 
-// putCheck writes code that charges a cost at the start of a loop, and checks the fuel and the stack. If the fuel or
-// the stack is used up, the code calls the refill function, adds the cost to the budget again, and branches to the
-// start of the loop.
+// putCheck writes code that charges a cost at the beginning of a loop, and checks the fuel and the stack. If the fuel
+// or the stack is used up, the code calls the refill function, adds the cost to the budget again, and branches to the
+// beginning of the loop.
 //
-// If a value is needed after a call, the engine keeps that value in memory throughout the whole function. This would
+// If a value is needed after a call, the engine stores that value in memory throughout the whole function, which would
 // slow down every iteration of the loop. Therefore, the code copies the locals that the loop changes to globals before
 // the call, and restores these locals after the call. As a result, no value must survive the call. The engine places
 // this rarely executed code last, and allocates registers for the rest of the function first.
 func (b *bodyWriter) putCheck(out, cost []byte, spent int64, aside uint64) []byte {
 	out = putU32(append(b.putSubtraction(out, cost), opLocalTee), b.budget)
-	if spent == fuelSpent { // the sign bit can be checked by a comparison
+	if spent == fuelSpent { // the sign bit can be checked with a comparison
 		out = append(out, opI64Const, 0, opI64GeS)
 	} else {
 		out = append(putSigned(append(out, opI64Const), spent), opI64And, opI64Eqz)

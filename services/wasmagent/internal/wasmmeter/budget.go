@@ -6,14 +6,14 @@ import (
 )
 
 // The budget is a single number that contains the remaining fuel and the remaining stack. Each function of the guest
-// takes the budget as an additional last parameter, and returns it as an additional last result. Therefore, the engine
-// can keep the budget in a register and need not load it from memory after each call. Functions that the guest imports
-// or exports do not have this parameter. Each of these functions has a wrapper, which moves the fuel between the budget
+// takes the budget as an additional last parameter, and returns it as an additional last result. The engine can
+// therefore keep the budget in a register and need not load it from memory after each call. Functions that the guest
+// imports or exports do not have this parameter. Each of them has a wrapper, which moves the fuel between the budget
 // and a global.
 const (
-	// stackBits is the number of low bits of the budget that contain the remaining stack, in units of stackUnit bytes.
-	// The highest of these bits is set if the stack is used up. The bits above them contain the remaining fuel as a
-	// signed number.
+	// stackBits is how many low bits of the budget contain the remaining stack, in units of stackUnit bytes. The
+	// highest of these bits is set if the stack is used up. The bits above them contain the remaining fuel as a signed
+	// number.
 	stackBits  = 16
 	stackSpent = 1 << (stackBits - 1)
 	stackWhole = stackSpent - 1
@@ -24,7 +24,7 @@ const (
 )
 
 // frameOf returns the size of a function's stack frame, in units of stackUnit bytes. values is the number of values in
-// the frame, and code is the size of the function's code in bytes. The result is at most stackSpent.
+// the frame, and code is the size of the function's code, in bytes. The result is at most stackSpent.
 func frameOf(values int64, code int) int64 {
 	bytes := frameBytes + valueBytes*values + codeBytes*int64(code)
 	return min((bytes+stackUnit-1)/stackUnit, stackSpent)
@@ -88,8 +88,8 @@ func (l layout) putTypes(out []byte) []byte {
 
 func (l layout) refill() uint32 { return l.imports() }
 
-// guestIndex returns the index that the guest's code uses to call a function. This is the index of the wrapper of an
-// import, or the index of the guest's own function.
+// guestIndex returns the index with which the guest's code calls a function. For an import, this is the index of the
+// wrapper. For a function of the guest, it is the index of the function itself.
 func (l layout) guestIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return 1 + uint32(len(l.m.typeOf)) + f
@@ -99,8 +99,8 @@ func (l layout) guestIndex(f uint32) uint32 {
 
 func (l layout) refillWrapper() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
 
-// hostIndex returns the index that is used to call a function without the budget. This is the index of an import
-// itself, or the index of the wrapper for calls by the host.
+// hostIndex returns the index with which a function is called without the budget. For an import, this is the index of
+// the import itself. For a function of the guest, it is the index of the wrapper for calls by the host.
 func (l layout) hostIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return f
@@ -124,8 +124,8 @@ func (l layout) putFunctions(out []byte) []byte {
 	return out
 }
 
-// putWrappers encodes the bodies of the wrappers. The fuel global is 0 while the guest runs. Therefore, a guest that
-// traps is charged for all the fuel that it received.
+// putWrappers encodes the bodies of the wrappers. The fuel global is 0 while the guest runs, so a guest that traps is
+// charged for all the fuel that it has received.
 func (l layout) putWrappers(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		n := len(f.Type.Params)
@@ -159,14 +159,13 @@ func (l layout) putTakeFuel(out []byte) []byte {
 	return putU32(append(out, opI64Const, 0, opGlobalSet), l.fuel)
 }
 
-// putFuel writes code that pushes the fuel from the budget. The parameter local is the index of the local variable that
-// contains the budget.
+// putFuel writes code that pushes the fuel from the budget, which is in the given local variable.
 func (l layout) putFuel(out []byte, local int) []byte {
 	return append(putU32(append(out, opLocalGet), uint32(local)), opI64Const, stackBits, opI64ShrS)
 }
 
-// putSetFuel writes code that pops fuel from the operand stack and stores it in the budget. The parameter local is the
-// index of the local variable that contains the budget.
+// putSetFuel writes code that pops fuel from the operand stack and stores it in the budget, which is in the given local
+// variable.
 func (l layout) putSetFuel(out []byte, local int) []byte {
 	out = append(out, opI64Const, stackBits, opI64Shl)
 	out = putU32(append(out, opLocalGet), uint32(local))
@@ -182,7 +181,7 @@ func (l layout) putCall(out []byte, params int, f uint32) []byte {
 	return putU32(append(out, opCall), f)
 }
 
-// putBlock writes the start of a block that returns the results of a function of type t.
+// putBlock writes the beginning of a block that returns the results of a function of type t.
 func (l layout) putBlock(out []byte, t uint32) []byte {
 	out = append(out, opBlock)
 	switch r := l.m.types[t].Results; len(r) {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The opcodes that the meter treats specially (WebAssembly 2.0, section 5.4).
+// The meter needs these opcodes (WebAssembly 2.0, section 5.4).
 const (
 	opUnreachable  = 0x00
 	opBlock        = 0x02
@@ -48,7 +48,7 @@ const (
 	opBulk         = 0xfc
 	opVector       = 0xfd
 
-	// The second opcodes of opBulk.
+	// These are second opcodes of opBulk.
 	opMemoryInit = 8
 	opMemoryCopy = 10
 	opMemoryFill = 11
@@ -56,8 +56,7 @@ const (
 
 type scope struct {
 	layout
-	// locals is the number of the function's locals, including its parameters. params is the number of the function's
-	// parameters.
+	// locals is the number of the function's locals, including its parameters. params is the number of its parameters.
 	locals, params uint32
 }
 
@@ -65,7 +64,7 @@ type instruction struct {
 	op byte
 	// sub is the second opcode of opBulk and opVector.
 	sub uint32
-	// values is the total number of parameters and results of a call or a block. For a block, values is at least 1.
+	// values is how many parameters and results a call or a block has together. For a block, it is at least 1.
 	values int
 	local  uint32
 	number uint32
@@ -74,7 +73,7 @@ type instruction struct {
 	// labels contains the targets of a branch. A target is the number of blocks between the branch and the target
 	// block, counted from 0.
 	labels []uint32
-	// text is the encoded instruction for the metered module. It is valid until the next instruction is read.
+	// text is the instruction as it is encoded for the metered module. It is valid until the next instruction is read.
 	text []byte
 }
 
@@ -142,8 +141,8 @@ func (s scope) variableOperands(r *reader, i *instruction, out []byte) []byte {
 	return putU32(out, s.shiftedLocal(i.local))
 }
 
-// otherOperands reads the operands of an instruction that does not refer to blocks, functions or variables, and appends
-// them to out.
+// otherOperands reads the operands of an instruction that does not refer to blocks, functions or variables. It appends
+// them to out unchanged.
 func otherOperands(r *reader, i *instruction, out []byte) []byte {
 	switch op := i.op; {
 	case op <= 0x01, op == opElse, op == opEnd, op == opReturn, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4:
@@ -174,7 +173,7 @@ func otherOperands(r *reader, i *instruction, out []byte) []byte {
 	}
 }
 
-// shiftedLocal returns the index that a local of the guest has in the metered function. There, the budget is an
+// shiftedLocal returns the index that a local of the guest has in the metered function, where the budget is an
 // additional parameter.
 func (s scope) shiftedLocal(local uint32) uint32 {
 	if local >= s.params {
@@ -183,7 +182,7 @@ func (s scope) shiftedLocal(local uint32) uint32 {
 	return local
 }
 
-// blockType reads the type of a block. The type is empty, a single value type, or the index of a function type.
+// blockType reads the type of a block, which is empty, a single value type, or the index of a function type.
 func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 	v := r.signed(33)
 	switch {
@@ -224,7 +223,7 @@ func bulk(r *reader, sub uint32, out []byte) []byte {
 	case sub == opMemoryFill:
 		return r.memoryIndex(out)
 	}
-	// These instructions drop segments or change tables. Snapshots contain neither segments nor tables.
+	// These instructions drop segments or change tables, which snapshots do not contain.
 	r.fail(fmt.Errorf("%w: the instruction 0xfc %d, which changes tables or segments", ErrUnsupported, sub))
 	return out
 }

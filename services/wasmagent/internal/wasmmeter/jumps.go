@@ -1,8 +1,9 @@
 package wasmmeter
 
-// Go's compiler turns a function into one loop, which this file calls a dispatcher. At its start, the loop selects the
-// next part of the code by the number in a local. A jump to another part sets the number and branches to the start of
-// the loop. Without special treatment, each jump would be charged for the selection and would check the fuel.
+// Go's compiler turns a function into one loop, which this file calls a dispatcher. At its beginning, the loop selects
+// the next part of the code by the number in a local. A jump to another part sets the number and branches to the
+// beginning of the loop. Without special treatment, each jump would be charged for the selection and would check the
+// fuel.
 //
 // This file replaces a jump with a direct branch to the part if the number is a constant and the part comes later in
 // the code. The direct branch skips the selection and has the same result. A direct branch never goes back, so each
@@ -13,49 +14,47 @@ package wasmmeter
 // would be a second entry into the loop. In each iteration, the engine would then have to move the values that the loop
 // keeps in registers.
 
-// A dispatcher is a loop that selects the next part of its code by a number. The start of the loop opens one block for
-// each part. Each part starts after the end of its block.
+// A dispatcher is a loop that selects the next part of its code by a number. The beginning of the loop opens one block
+// for each part. Each part begins after the end of its block.
 type dispatcher struct {
 	id int
-	// frame is the index of the loop among the open blocks. inner is the index of the innermost block that the start of
-	// the loop opens.
+	// frame is the index of the loop among the open blocks. inner is the index of the innermost block that the
+	// beginning of the loop opens.
 	frame, inner int
-	// local is the index of the local that contains the number of the next part. parts maps each number to a part. The
-	// last element of parts is the part for all other numbers.
+	// local is the index of the local that contains the number of the next part. parts maps each number to a part. Its
+	// last element is the part for all other numbers.
 	local uint32
 	parts []int
-	// part is the part to which the current code belongs, or the constant none before the first part.
+	// part is the part to which the current code belongs, or none before the first part.
 	part int
 }
 
 type jumps struct {
-	// frames has one element per open block. If the block is a dispatcher, the element is the dispatcher's index in
-	// around. Otherwise it is -1.
+	// frames has one element for each open block. If the block is a dispatcher, the element is the dispatcher's index
+	// in around. Otherwise, it is none.
 	frames []int
 	around []dispatcher
 	// back and loops have an element for each part of each dispatcher. An element of back is the last part from which a
-	// jump goes back to that part, or the constant none if there is no such jump. After all code has been read,
-	// partLoops computes loops from back. An element of loops is the first part of the innermost loop that contains the
-	// part.
+	// jump goes back to the part, or none if there is no such jump. After all code has been read, partLoops computes
+	// loops from back. An element of loops is the first part of the innermost loop that contains the part.
 	back, loops [][]int
 	next        int
 	lastInstructions
 }
 
 type lastInstructions struct {
-	// loopStart is the index of a loop if only starts of blocks were read since the start of that loop. Otherwise, its
-	// value is the constant none. readsLocal is true if the last instruction directly follows these starts of blocks
-	// and reads a local.
+	// loopStart is the index of a loop if only beginnings of blocks were read since the loop began, and otherwise none.
+	// readsLocal is true if the last instruction reads a local and directly follows these beginnings of blocks.
 	loopStart  int
 	readsLocal bool
-	// isConstant is true if the last instruction is a constant, and number is its value. setsLocal is true if the last two
-	// instructions set a local to the constant number.
+	// isConstant is true if the last instruction is a constant, and number is its value. setsLocal is true if the last
+	// two instructions set a local to the constant number.
 	isConstant, setsLocal bool
 	number                uint32
 	local                 uint32
 }
 
-// none is used instead of an index if there is no block, part or dispatcher.
+// none takes the place of an index if there is no block, part or dispatcher.
 const none = -1
 
 // begin prepares for reading a function. In the first pass, loops is nil. In the second pass, loops is the result of
@@ -132,7 +131,7 @@ func (j *jumps) dispatch(previous lastInstructions, labels []uint32) {
 	}
 }
 
-// jump processes a branch that directly follows instructions that set a local to a constant.
+// jump processes a branch that directly follows the instructions that set a local to a constant.
 func (j *jumps) jump(previous lastInstructions, i *instruction) {
 	inner := len(j.frames) - 1
 	to := inner - int(i.labels[0])
@@ -157,7 +156,7 @@ func (j *jumps) jump(previous lastInstructions, i *instruction) {
 func (j *jumps) partLoops() (all [][]int) {
 	for _, back := range j.back {
 		loops := make([]int, len(back))
-		var open []int // first parts of loops; some of these loops may have ended
+		var open []int // the first parts of loops, some of which may have ended
 		for part, last := range back {
 			if last != none {
 				open = append(open, part)

@@ -1,9 +1,8 @@
 package wasmmeter
 
-// Limits on a guest's module. They limit the time and the memory that are needed to compile the module. Without these
-// limits, compiling a module with 70 KB of locals and blocks took 125 s. The shipped guests reach at most a tenth of
-// each limit, except for nested blocks and the size of a body, because Go's compiler creates large functions with many
-// blocks.
+// These limits on a guest's module limit the time and the memory for compiling the module. Without them, compiling a
+// module with 70 KB of locals and blocks took 125 s. The shipped guests reach at most a tenth of each limit. The
+// exceptions are nested blocks and the size of a body, because Go's compiler creates large functions with many blocks.
 const (
 	maxSize      = 16 << 20
 	maxTypes     = 4096
@@ -18,13 +17,13 @@ const (
 	maxData      = 65_536
 	maxBody      = 1 << 20
 	maxLocals    = 8192
-	// maxMetered is the maximum code size of a metered module, in bytes. Metering can make code much longer. Code that
+	// maxMetered limits the size of a metered module's code, in bytes. Metering can make code much longer. Code that
 	// only grows memory can become up to 18 times as long. Loops that only change many locals can become up to 200
 	// times as long.
 	maxMetered = 48 << 20
 	maxNesting = 16_384
 	maxTargets = 65_536
-	// maxPages is the maximum initial memory of a guest, in pages. It corresponds to 256 MiB. The limit of an instance
-	// may be lower.
+	// maxPages limits the initial memory of a guest, in pages. It is equal to 256 MiB. The limit of an instance may be
+	// lower.
 	maxPages = 4096
 )

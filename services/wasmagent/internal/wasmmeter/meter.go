@@ -6,44 +6,44 @@ import (
 	"strconv"
 )
 
-// MeterVersion is the version of the rules for counting fuel. Amounts of fuel are comparable only within the same
-// version.
+// MeterVersion is the version of the rules for counting fuel. Amounts of fuel can be compared only if they were counted
+// by the same version.
 const MeterVersion = 4
 
-// Names that the meter adds to a module. A guest must not export names that begin with ownPrefix.
+// The meter adds these names to a module. A guest must not export names that begin with ownPrefix.
 const (
 	ownPrefix = "sluice."
-	// RefillModule is the module of the import [RefillName].
+	// RefillModule is the name of the module from which [RefillName] is imported.
 	RefillModule = "sluice"
-	// RefillName is the imported function that the module calls when its fuel is below zero. The function's parameter
-	// is the remaining fuel, and its result is the fuel with which the module continues. Both are i64 values with an
-	// absolute value below 2^46.
+	// RefillName is the imported function that the metered module calls when its fuel is below zero. The function's
+	// parameter is the remaining fuel, and its result is the fuel with which the module continues. Both are i64 values
+	// with an absolute value below 2^46.
 	RefillName = "refill"
 	// FuelGlobal is the exported global that contains the remaining fuel, an i64. It is valid while the guest calls the
-	// host, and after the guest has returned. While the guest itself runs, the global is 0. Therefore, a guest that
-	// traps is charged for all the fuel that it received.
+	// host, and after the guest has returned. While the guest itself runs, the global is 0, so a guest that traps is
+	// charged for all the fuel that it has received.
 	FuelGlobal = ownPrefix + "fuel"
 	// StackSpent is the argument of [RefillName] if the stack is used up. In that case, the refill function must not
 	// return.
 	StackSpent = math.MinInt64
-	// globalPrefix is the prefix of the export names of the guest's mutable globals. In these names, it is followed by
-	// the number of the global. The mutable globals and the memory are the guest's state.
+	// globalPrefix is the prefix of the export names of the guest's mutable globals. The number of the global follows
+	// the prefix. The mutable globals and the memory are the guest's state.
 	globalPrefix = ownPrefix + "global."
 )
 
 const (
-	// MaxStack is the size of the stack, in bytes. The stack is computed by rules and not measured in the engine: a
-	// function that calls other functions or has loops uses the maximum size of its frame, as computed by this package,
-	// until the function returns. A function that the host calls starts with an empty stack.
+	// MaxStack is the size of the stack, in bytes. The use of the stack is not measured in the engine but computed. A
+	// function that calls other functions or has loops uses the maximum size of its frame, as this package computes it,
+	// until the function returns. A function that the host calls begins with an empty stack.
 	MaxStack = 4 << 20
 	// frameBytes is the fixed size of each frame. valueBytes is the size of each value in a frame. codeBytes is the
 	// space for intermediate values per byte of code. All sizes are in bytes.
 	frameBytes, valueBytes, codeBytes = 128, 16, 4
 )
 
-// The rules for charging fuel.
+// These are the rules for charging fuel.
 const (
-	// minSeparateCharge is the minimum cost for which the code after a branch is charged separately, at the start of
+	// minSeparateCharge is the lowest cost for which the code after a branch is charged separately, at the beginning of
 	// that code. A lower cost is charged before the branch.
 	minSeparateCharge = 4
 	// bytesPerFuel is the base-2 logarithm of the number of bytes that can be filled or copied per unit of fuel.
@@ -51,20 +51,20 @@ const (
 	bytesPerFuel, fuelPerPage = 3, 13
 )
 
-// Metered returns the module with additional code that counts its instructions. Each instruction costs one unit of
-// fuel. Filling or copying memory costs one additional unit per 8 bytes, and growing memory costs 8,192 additional
-// units per page. If a branch skips fewer than minSeparateCharge instructions, the skipped instructions are charged,
-// too.
+// Metered returns the module with additional code that counts the executed instructions. Each instruction costs one
+// unit of fuel. Filling or copying memory costs one additional unit per 8 bytes, and growing memory costs 8,192
+// additional units per page. If a branch skips fewer than minSeparateCharge instructions, the skipped instructions are
+// charged, too.
 //
 // Go's compiler turns each function into a loop that selects the next block of code by a number. Where possible,
-// Metered replaces jumps through this loop with direct branches. A direct branch costs nothing for the selection.
+// Metered replaces jumps through this loop with direct branches, which cost nothing for the selection.
 //
-// Fuel is charged in advance, at the start of functions, loops and longer branches. The metered module calls
-// [RefillName] if the fuel is below zero at the start of a function or a loop, or before memory is filled or copied.
-// Functions that call other functions or have loops use stack while they run, up to [MaxStack].
+// Fuel is charged in advance, at the beginning of functions, loops and longer branches. The metered module calls
+// [RefillName] if the fuel is below zero at the beginning of a function or a loop, or before memory is filled or
+// copied. Functions that call other functions or have loops use stack while they run, up to [MaxStack].
 //
-// The same module with the same inputs always uses the same fuel, regardless of the size of the refills. The metered
-// module computes the same results as the original. Errors: those of [Parse].
+// The same module with the same inputs always uses the same fuel, however large the refills are. The metered module
+// computes the same results as the original. Metered returns the errors of [Parse].
 func (m *Module) Metered() ([]byte, error) { return m.metered(minSeparateCharge) }
 
 func (m *Module) metered(minSeparate int64) ([]byte, error) {
@@ -161,7 +161,7 @@ func (m *Module) putData(out []byte) []byte {
 	return out
 }
 
-// ownExports returns the guest's exports, followed by the exports for the guest's mutable globals and for the fuel.
+// ownExports returns the guest's exports, followed by the exports of the guest's mutable globals and of the fuel.
 func (m *Module) ownExports(fuel uint32) []Export {
 	out := slices.Clone(m.Exports)
 	for i, g := range m.globals {
@@ -197,8 +197,8 @@ func (w *writer) section(id byte, n int, put func([]byte) []byte) {
 	}
 }
 
-// shiftedFunction returns the index of a function in the metered module. There, one more import comes before the
-// guest's own functions.
+// shiftedFunction returns the index of a function in the metered module, where one more import comes before the guest's
+// own functions.
 func (w *writer) shiftedFunction(function uint32) uint32 {
 	if uint64(function) >= uint64(len(w.m.Imports)) {
 		return function + 1

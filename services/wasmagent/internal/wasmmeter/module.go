@@ -1,7 +1,7 @@
 // Package wasmmeter parses the WebAssembly module of a guest, and refuses features that guests may not use. It then
 // encodes the module again, with additional code that counts executed instructions. Package engine uses the package.
 //
-// Instructions are encoded from their parsed form and not copied. Therefore, the engine can't interpret an instruction
+// Instructions are encoded from their parsed form and not copied, so that the engine can't interpret an instruction
 // differently from this package.
 package wasmmeter
 
@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// Errors of [Parse]. Compare with [errors.Is].
+// [Parse] returns these errors. Compare them with [errors.Is].
 var (
 	// ErrMalformed means that the bytes are not a core WebAssembly module.
 	ErrMalformed = errors.New("is not a WebAssembly module")
@@ -23,7 +23,7 @@ var (
 // A ValueType is a value type of the binary format (WebAssembly 2.0, section 5.3.1).
 type ValueType byte
 
-// The value types that guests may use. Reference types are not supported.
+// These are the value types that guests may use. Reference types are not supported.
 const (
 	I32  ValueType = 0x7f
 	I64  ValueType = 0x7e
@@ -43,10 +43,10 @@ type Import struct {
 	Type         FuncType
 }
 
-// A Kind is the kind of an export (section 5.5.10).
+// A Kind is the kind of an export (WebAssembly 2.0, section 5.5.10).
 type Kind byte
 
-// The kinds of exports.
+// These are the kinds of exports.
 const (
 	Func Kind = iota
 	Table
@@ -71,7 +71,7 @@ type Size struct {
 
 // A Module is a parsed module. It is immutable.
 type Module struct {
-	// Digest is the SHA-256 of the module: 64 hexadecimal digits.
+	// Digest is the SHA-256 of the module, as 64 hexadecimal digits.
 	Digest  string
 	Imports []Import
 	Exports []Export
@@ -79,7 +79,7 @@ type Module struct {
 	Memory *Size
 
 	types    []FuncType
-	typeOf   []uint32 // index of the type of each function, imported ones first
+	typeOf   []uint32 // the index of the type of each function, imported functions first
 	tables   []Size
 	globals  []global
 	start    *uint32
@@ -87,8 +87,8 @@ type Module struct {
 	bodies   []body
 	data     []data
 	names    []functionName
-	// dataCount is the number of data segments according to the data count section. The instruction memory.init
-	// requires this section. dataCount is nil if the module has no data count section.
+	// dataCount is the number of data segments that the data count section states. The instruction memory.init requires
+	// this section. dataCount is nil if the module has no data count section.
 	dataCount *uint32
 }
 
@@ -131,7 +131,7 @@ type functionName struct {
 	name  string
 }
 
-const maxFormatPages = 1 << 16 // pages: a memory of WebAssembly has at most 4 GiB
+const maxFormatPages = 1 << 16 // in pages; the memory of a WebAssembly module has at most 4 GiB
 
 var header = []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 

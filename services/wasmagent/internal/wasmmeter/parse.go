@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// The ids of sections (WebAssembly 2.0, section 5.5.2).
+// These are the ids of sections (WebAssembly 2.0, section 5.5.2).
 const (
 	customSection = iota
 	typeSection
@@ -25,15 +25,15 @@ const (
 	dataCountSection
 )
 
-// order contains the position that each section has in a module, by section id. The data count section comes before the
-// code section.
+// order maps the id of a section to the position that the section has in a module. The data count section comes before
+// the code section.
 var order = [...]int{
 	typeSection: 1, importSection: 2, functionSection: 3, tableSection: 4, memorySection: 5, globalSection: 6,
 	exportSection: 7, startSection: 8, elementSection: 9, dataCountSection: 10, codeSection: 11, dataSection: 12,
 }
 
 // Parse parses a module. It does not check the types of operands, so the engine must still validate the module. The
-// caller must not modify text afterwards. Errors: [ErrMalformed], [ErrUnsupported], [ErrLimitExceeded].
+// caller must not modify the text afterwards. Parse returns [ErrMalformed], [ErrUnsupported] or [ErrLimitExceeded].
 func Parse(text []byte) (*Module, error) {
 	if len(text) > maxSize {
 		return nil, fmt.Errorf("%w: %d bytes; it may have %d", ErrLimitExceeded, len(text), maxSize)
@@ -189,8 +189,8 @@ func (r *reader) size(what string, maxInitial, formatMax uint32) (s Size) {
 	return s
 }
 
-// constant reads a constant expression, which must be a single number. The expression can't be the value of a global,
-// because guests can't import globals.
+// constant reads a constant expression, which must be a single number. It can't be the value of a global, because
+// guests can't import globals.
 func (r *reader) constant() (c constant) {
 	switch c.op = r.byte(); c.op {
 	case 0x41:
@@ -266,8 +266,8 @@ func (m *Module) export(r *reader) {
 	m.Exports = append(m.Exports, e)
 }
 
-// element reads an active segment, which fills a table when the module starts. Other kinds of segments are useful only
-// together with instructions that guests may not use.
+// element reads an active segment, which fills a table when the module starts. Other kinds of segments are refused,
+// because they are useful only together with instructions that guests may not use.
 func (m *Module) element(r *reader) (e element) {
 	switch form := r.u32(); form {
 	case 0:
@@ -331,8 +331,8 @@ func (m *Module) body(r *reader) {
 	}
 }
 
-// customSectionNames reads the names of functions, which are used in stack traces of failed guests. Names that can't be
-// parsed are ignored, as the specification requires (section 7.4).
+// customSectionNames reads the names of functions, which appear in stack traces of failed guests. It ignores names that
+// can't be parsed, as the specification requires (section 7.4).
 func (m *Module) customSectionNames(r *reader) {
 	if r.name() != "name" || r.err != nil {
 		return

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// A reader reads a module, or a part of a module, in the binary format (WebAssembly 2.0, section 5). The first error is
-// stored in err. After that, the reader returns only zero values.
+// A reader reads a module, or a part of a module, in the binary format (WebAssembly 2.0, section 5). It stores the
+// first error in err. After that, it returns only zero values.
 type reader struct {
 	text []byte
 	at   int
@@ -107,7 +107,7 @@ func (r *reader) name() string {
 	return string(b)
 }
 
-// count reads the number of elements that follow. It fails if the number is greater than the parameter most, or greater
+// count reads the number of elements that follow. It fails if this number is higher than the given limit, or higher
 // than the number of remaining bytes.
 func (r *reader) count(what string, most int) int {
 	n := r.u32()

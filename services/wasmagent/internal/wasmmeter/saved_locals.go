@@ -2,8 +2,8 @@ package wasmmeter
 
 import "math/bits"
 
-// maxSavedLocals is the maximum number of locals that a function saves in globals while it calls the refill function.
-// maxSavedPerKind is the maximum number of saved locals of each kind. Only the first locals of a function are saved.
+// maxSavedLocals limits how many locals a function saves in globals while it calls the refill function. maxSavedPerKind
+// limits how many of them may have the same kind. Only the first locals of a function are saved.
 const maxSavedLocals, maxSavedPerKind = 64, 16
 
 // savedKinds contains the kinds of locals that are saved, and their zero values.
@@ -17,11 +17,11 @@ var savedKinds = [...]struct {
 	{F64, constant{op: opF64Const, bits: make([]byte, 8)}},
 }
 
-// localUses describes how a function uses its first locals. A set of locals has one bit per local.
+// localUses describes how a function uses its first locals. A set of locals has one bit for each local.
 type localUses struct {
-	// set contains the locals that were set in the current stretch of code. No branch goes into the middle of a
-	// stretch. reads contains the locals that any stretch reads before it sets them. Only the values of locals in reads
-	// can be needed at the start of a loop, and saving other locals would waste time in each iteration.
+	// set contains the locals that were set in the current stretch of code, which is code into whose middle no branch
+	// goes. reads contains the locals that any stretch reads before it sets them. Only the values of these locals can
+	// be needed at the beginning of a loop. Saving other locals would waste time in each iteration.
 	set, reads uint64
 	// open contains, for each open block, the innermost loop around the block's code, as an index in sets. sets
 	// contains, for each loop, the locals that the loop sets.
@@ -77,7 +77,7 @@ func (b *bodyWriter) putMoves(out []byte, locals uint64, from, to byte) []byte {
 			kind++
 		}
 		if kind == len(savedKinds) || taken[kind] == maxSavedPerKind {
-			continue // not saved: the value stays in the local during the call
+			continue // not saved; the value stays in the local during the call
 		}
 		if taken[kind] == len(b.numbers[kind]) {
 			b.numbers[kind] = append(b.numbers[kind], b.fuel+1+uint32(len(b.savedGlobals)))

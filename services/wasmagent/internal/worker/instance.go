@@ -25,7 +25,7 @@ type Instance struct {
 	ended        atomic.Bool
 }
 
-// Start starts an instance, as [engine.Program.Start] does. The parameter within is the timeout.
+// Start starts an instance, as [engine.Program.Start] does. It fails if the start takes longer than the given time.
 func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
 	return s.beginInstance(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
@@ -70,8 +70,8 @@ func (s *Supervisor) beginInstance(ctx context.Context, req *wasmworkerv1.StartI
 	return in, resp.GetFuel(), nil
 }
 
-// Step sends the instance an envelope, as [engine.Instance.Step] does. The parameter within is the timeout. Errors:
-// those of [engine.Instance.Step], [ErrWorkerLost], [ErrBusy].
+// Step sends the instance an envelope, as [engine.Instance.Step] does. It fails if the step takes longer than the given
+// time. It returns the errors of [engine.Instance.Step], [ErrWorkerLost] or [ErrBusy].
 func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
 	begin := time.Now()
 	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
@@ -85,12 +85,12 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 	return resp.GetEnvelope(), resp.GetFuel(), nil
 }
 
-// LastDuration returns the duration of the newest step in the worker. [Instance.Step] may take longer, because it
-// pauses after a large answer or a failure.
+// LastDuration returns how long the newest step took in the worker. [Instance.Step] may take longer, because it pauses
+// after a large answer or a failure.
 func (i *Instance) LastDuration() time.Duration { return i.lastDuration }
 
 // Printed returns what the guest printed in the newest step, or during its start if it has not run a step yet. It
-// returns at most the last [engine.MaxPrinted] bytes. [PrintedOf] returns the output of a failed step.
+// returns at most the last [engine.MaxPrinted] bytes. Use [PrintedOf] for the output of a failed step.
 func (i *Instance) Printed() string { return i.printed }
 
 // Snapshot returns the whole state of the instance.
@@ -116,7 +116,7 @@ func (i *Instance) Close(ctx context.Context) error {
 	return nil
 }
 
-// uncount decrements the number of instances in the instance's worker. Further calls have no effect.
+// uncount decrements the number of instances of the instance's worker. Further calls do nothing.
 func (i *Instance) uncount() {
 	if !i.ended.Swap(true) {
 		i.process.instances.Add(-1)

@@ -28,8 +28,8 @@ type process struct {
 	stderrTail *tailWriter
 	// ended is a channel that is closed after the process has exited.
 	ended chan struct{}
-	// hasStartedInstance is true if the process has ever started an instance. instances is the current number of
-	// instances.
+	// hasStartedInstance is true if the process has ever started an instance. instances is how many instances it has
+	// now.
 	hasStartedInstance atomic.Bool
 	instances          atomic.Int64
 	// pausing is locked during a pause, so that only one instance pauses at a time.
@@ -42,9 +42,9 @@ type process struct {
 
 // A large answer or a failure of a guest causes work that is not charged as fuel, both in the worker and in the process
 // that started the worker. Therefore, the call that caused the work pauses before it returns. In each worker, only one
-// call pauses at a time. If an answer has more than largeAnswer bytes, the pause is pausePerByte for each byte of the
-// answer. This limits large answers to about 60 MB per second and worker. A failure counts as an answer of failureCost
-// bytes.
+// call pauses at a time. After an answer with more than largeAnswer bytes, the pause is pausePerByte for each byte of
+// the answer. This limits large answers to about 60 MB per second and worker. A failure counts as an answer of
+// failureCost bytes.
 const (
 	largeAnswer  = 64 << 10
 	failureCost  = 512 << 10
@@ -60,7 +60,7 @@ func (p *process) pauseFor(bytes int) {
 	}
 }
 
-// start starts a worker process. memory is the memory limit of the process in bytes.
+// start starts a worker process. memory is the memory limit of the process, in bytes.
 func (c Config) start(memory int64) (*process, error) {
 	cmd := exec.Command(c.Program, workerArgument, c.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // the command is this program, and outlives the call
 	cmd.Env = []string{"GOMEMLIMIT=" + strconv.FormatInt(memory*3/4, 10), "GOTRACEBACK=single"}
@@ -105,7 +105,7 @@ func (c Config) start(memory int64) (*process, error) {
 	return p, nil
 }
 
-// watch sends health checks and kills the worker if it does not respond in time.
+// watch sends health checks to the worker, and kills the worker if it does not respond in time.
 func (p *process) watch() {
 	health := healthv1.NewHealthClient(p.conn)
 	for {
@@ -124,7 +124,7 @@ func (p *process) watch() {
 }
 
 // workerError converts an error from a call to the worker. It returns [ErrWorkerLost] if the worker process has exited,
-// and [ErrBusy] if the instance is busy. It returns other errors unchanged.
+// and [ErrBusy] if the instance is busy. It returns all other errors unchanged.
 func (p *process) workerError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -147,7 +147,7 @@ func (p *process) workerError(ctx context.Context, err error) error {
 	return err
 }
 
-// tailWriter is a writer that keeps the last maxStderr bytes.
+// tailWriter is a writer that stores only the last maxStderr bytes.
 type tailWriter struct {
 	mu   sync.Mutex
 	text []byte

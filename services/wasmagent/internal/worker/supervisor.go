@@ -17,24 +17,24 @@ import (
 )
 
 const (
-	// healthInterval is the interval of health checks. healthTimeout is the timeout for a health check. A worker that
-	// exceeds the timeout is killed.
+	// healthInterval is the interval between health checks. healthTimeout is the timeout of a health check. A worker
+	// that does not answer within the timeout is killed.
 	healthInterval = time.Second
 	healthTimeout  = 5 * time.Second
-	// firstPause and longestPause are the minimum and the maximum delay before the next start of a worker. The delay
-	// begins when the supervisor finds that a worker has exited without starting an instance, or can't start a worker.
-	// The delay doubles each time.
+	// firstPause and longestPause are the shortest and the longest delay before a worker may be started. The delay
+	// begins when the supervisor finds that a worker has exited without starting an instance, or that a worker can't be
+	// started. The delay doubles each time.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
-	// capacityPollInterval is the interval at which a waiting call checks for capacity while all workers are full.
+	// capacityPollInterval is how often a waiting call checks for capacity while all workers are full.
 	capacityPollInterval = 10 * time.Millisecond
-	// maxStderr is the number of bytes from the end of a worker's standard error output that are logged.
+	// maxStderr is how many bytes from the end of a worker's standard error output are logged.
 	maxStderr = 8 << 10
 )
 
-// Errors of a [Supervisor]. Compare with [errors.Is].
+// The methods of a [Supervisor] return these errors. Compare them with [errors.Is].
 var (
-	// ErrWorkerLost means that the worker process has exited, so all of its instances are lost. The instances can be
-	// restored from snapshots.
+	// ErrWorkerLost means that the worker process has exited, so that all its instances are lost. They can be restored
+	// from snapshots.
 	ErrWorkerLost = errors.New("the worker is gone")
 	// ErrModuleRefused means that the module is not a guest, or that it can't be compiled within the limits.
 	ErrModuleRefused = errors.New("the module is refused")
@@ -48,14 +48,14 @@ type Config struct {
 	Program string
 	// Cache is the directory for compiled modules.
 	Cache string
-	// Workers is the maximum number of workers. It must be at least 1. Another worker is started when all running
-	// workers have guests. Idle workers are not stopped. Guests is the maximum number of guests in each worker. It must
-	// be at least 1. If all workers are full, further guests wait until another guest ends.
+	// Workers limits the number of workers, and Guests limits the number of guests in each worker. Both must be at
+	// least 1. A further worker is started when all running workers have guests. Idle workers are not stopped. If all
+	// workers are full, further guests wait until another guest ends.
 	Workers, Guests int
-	// Memory is the maximum memory of each worker, including its guests, in bytes.
+	// Memory limits the memory of each worker, including its guests, in bytes.
 	Memory int64
-	// CompileTime and CompileMemory limit the compilation of one module, which runs in a separate process.
-	// CompileMemory is in bytes.
+	// CompileTime limits how long the compilation of one module may take. CompileMemory limits how much memory it may
+	// use, in bytes. The compilation runs in a separate process.
 	CompileTime   time.Duration
 	CompileMemory int64
 }
@@ -93,7 +93,7 @@ func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	return &Supervisor{cfg: cfg, log: log, slots: make([]workerSlot, cfg.Workers), modules: make(map[string][]byte)}, nil
 }
 
-// acquireWorker returns a worker that has capacity for one more instance, and counts the instance. If all workers are
+// acquireWorker returns a worker that has capacity for one more instance, and counts that instance. If all workers are
 // full, acquireWorker waits.
 func (s *Supervisor) acquireWorker(ctx context.Context) (*process, error) {
 	for {
@@ -186,9 +186,9 @@ func (s *Supervisor) recordEnd(ctx context.Context, slot *workerSlot) {
 	slot.process = nil
 }
 
-// Compile compiles a module in a separate process with limited resources, and returns the module's digest. Afterwards,
-// instances of the module can be started. Errors: [ErrModuleRefused] with the reason, [ErrWorkerLost], or the error of
-// the caller's context.
+// Compile compiles a module in a separate process with limited resources, and returns the module's digest. After that,
+// instances of the module can be started. Compile returns [ErrModuleRefused] with the reason, [ErrWorkerLost], or the
+// error of the caller's context.
 func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
 	p, err := s.cfg.start(s.cfg.CompileMemory)
 	if err != nil {
@@ -204,7 +204,7 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	switch {
 	case err == nil:
 	case ctx.Err() == nil && (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled):
-		// The process has exited, most likely because it reached its memory limit.
+		// The process has exited, most likely because it has reached its memory limit.
 		return "", fmt.Errorf("%w: to compile it takes more than %d MiB", ErrModuleRefused, s.cfg.CompileMemory>>20)
 	case caller.Err() != nil:
 		return "", caller.Err()
@@ -240,7 +240,7 @@ func (s *Supervisor) ensureProgram(ctx context.Context, p *process, digest strin
 	if module == nil {
 		return fmt.Errorf("the module %s was not compiled", digest)
 	}
-	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // other calls wait for the same result
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // other calls wait for this, too
 	defer cancel()
 	if _, err := p.client.CompileProgram(own, &wasmworkerv1.CompileProgramRequest{Module: module}); err != nil {
 		return p.workerError(own, err)
@@ -249,7 +249,7 @@ func (s *Supervisor) ensureProgram(ctx context.Context, p *process, digest strin
 	return nil
 }
 
-// KillWorkers kills all workers, as if they had crashed. It is for tests.
+// KillWorkers kills all workers, as if they had crashed. Only tests use it.
 func (s *Supervisor) KillWorkers() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,7 +260,7 @@ func (s *Supervisor) KillWorkers() {
 	}
 }
 
-// PIDs returns the process ids of the workers. It is for tests.
+// PIDs returns the process ids of the workers. Only tests use it.
 func (s *Supervisor) PIDs() (out []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,14 +27,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// maxMessage is the maximum size of a gRPC message between this service and a worker, in bytes. The largest messages
+// maxMessage limits the size of a gRPC message between this service and a worker, in bytes. The largest messages
 // contain snapshots.
 const maxMessage = 128 << 20
 
 const workerArgument = "wasm-worker"
 
-// Main returns at once, unless the program was started as a worker. In that case, Main runs the worker and never
-// returns. The main function of the program must call Main first.
+// Main returns immediately, unless the program was started as a worker. In that case, Main runs the worker and never
+// returns. The program's function main must call Main before anything else.
 func Main() {
 	if len(os.Args) != 4 || os.Args[1] != workerArgument {
 		return
@@ -47,7 +47,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// runWorker serves the connection that the process inherited, until the supervisor closes it.
+// runWorker serves the connection that the process has inherited, until the supervisor closes it.
 func runWorker(cache, memory string) error {
 	most, err := strconv.ParseInt(memory, 10, 64)
 	if err != nil {
@@ -63,8 +63,8 @@ func runWorker(cache, memory string) error {
 	return Serve(context.Background(), conn, cache)
 }
 
-// Serve serves one connection until it is closed. cache is the directory for compiled modules. If cache is empty,
-// compiled modules are not cached.
+// Serve serves one connection until it is closed. cache is the directory for compiled modules. If it is empty, compiled
+// modules are not cached.
 func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	e, err := engine.New(ctx, cache)
 	if err != nil {
@@ -238,8 +238,8 @@ func (s *server) SnapshotInstance(_ context.Context, req *wasmworkerv1.SnapshotI
 	return &wasmworkerv1.SnapshotInstanceResponse{Snapshot: snapshot}, nil
 }
 
-// DropInstance implements wasmworkerv1.WorkerServiceServer. If a step of the instance is still running, the call that
-// started the step has been cancelled, and DropInstance waits until the step ends.
+// DropInstance implements wasmworkerv1.WorkerServiceServer. A step of the instance may still be running if the call
+// that started the step was cancelled. In that case, DropInstance waits until the step ends.
 func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanceRequest) (*wasmworkerv1.DropInstanceResponse, error) {
 	s.mu.Lock()
 	found := s.instances[req.GetInstance()]
@@ -255,7 +255,7 @@ func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanc
 	return new(wasmworkerv1.DropInstanceResponse), nil
 }
 
-// Reasons of errors, and keys in the metadata of errors, as the API contract defines them.
+// These are the reasons of errors, and the keys in the metadata of errors, that the proto files define.
 const (
 	reasonRefused    = "MODULE_REFUSED"
 	reasonNoProgram  = "PROGRAM_UNKNOWN"
@@ -270,7 +270,7 @@ const (
 	factPrinted      = "printed"
 )
 
-// errorStatuses maps engine errors to the gRPC codes and reasons that the API contract defines.
+// errorStatuses maps engine errors to the gRPC codes and reasons that the proto files define.
 var errorStatuses = []struct {
 	err    error
 	code   codes.Code
@@ -325,7 +325,7 @@ func (e reportedError) Error() string {
 func (e reportedError) Unwrap() error { return e.kind }
 
 // engineError converts a gRPC status from a worker to an engine error, and returns the fuel that was used. It returns
-// other errors unchanged.
+// all other errors unchanged.
 func engineError(err error) (fuel int64, _ error) {
 	reason := rpc.Reason(err)
 	for _, c := range errorStatuses {

@@ -15,7 +15,7 @@ import (
 // socketFD is the file descriptor of a worker's connection to the supervisor.
 const socketFD = 3
 
-// inheritedConn returns the connection to the supervisor, which the process inherited.
+// inheritedConn returns the connection to the supervisor that the process has inherited.
 func inheritedConn() (net.Conn, error) {
 	file := os.NewFile(socketFD, "worker")
 	defer file.Close() //nolint:errcheck // the connection has its own descriptor
@@ -46,8 +46,8 @@ func connectWorker(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 }
 
 // socketPair returns two connected sockets that other commands do not inherit. On macOS, a socket can't be created with
-// the close-on-exec flag, so a command that another goroutine starts could inherit it. To prevent this, socketPair
-// holds ForkLock, as package os does.
+// the close-on-exec flag, so a command that another goroutine starts could inherit the socket. To prevent this,
+// socketPair holds ForkLock, as package os does.
 func socketPair() ([2]int, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -1,4 +1,4 @@
-// Command loud is a guest for tests. Its prompt is one of these commands:
+// Command loud is a guest for tests. Its prompt must be one of these commands:
 //
 //	print TEXT   print a line on standard output
 //	many N       print N lines on standard error

@@ -33,8 +33,8 @@ func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]
 	return editsOutside(names, others), err
 }
 
-// editsOutside returns those edits of the slice names whose spans are not inside the span of an edit of the slice
-// others. The edits of others remove their spans from the message.
+// editsOutside returns those edits in names whose spans are not inside the span of any edit in others, because the
+// edits in others remove their spans from the message.
 func editsOutside(names, others []jsonrpc.Edit) []jsonrpc.Edit {
 	holes := slices.Clone(others)
 	slices.SortFunc(holes, func(a, b jsonrpc.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })

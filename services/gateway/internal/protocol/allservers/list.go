@@ -27,17 +27,17 @@ import (
 )
 
 const (
-	// DiscoveryTimeout is the maximum time for which a list request waits until the gateway has discovered servers
-	// whose discovery is missing or outdated.
+	// DiscoveryTimeout limits how long a list request waits for the gateway to discover the servers whose discovery is
+	// missing or outdated.
 	DiscoveryTimeout = 3 * time.Second
-	// maxGreeting is the maximum size in bytes of a server's answer to initialize. The URL for all servers does not use
-	// larger answers.
+	// maxGreeting is the maximum size in bytes of a server's answer to initialize. At the URL for all servers, a server
+	// with a larger answer counts as unavailable.
 	maxGreeting = 256 << 10
 	// gatherTimeout is the timeout for reading all pages of one server's list. maxGatheredPages is the maximum number
-	// of pages that are read.
+	// of these pages. A list with more pages is omitted.
 	gatherTimeout    = 10 * time.Second
 	maxGatheredPages = 20
-	// MaxConcurrent is the maximum number of servers to which requests are sent concurrently.
+	// MaxConcurrent limits how many servers the gateway asks at the same time in order to answer one message.
 	MaxConcurrent = 8
 	// maxServerBytes is the maximum size of one server's elements in a combined list, in bytes. Each element counts
 	// elementOverhead bytes in addition to its own size.
@@ -61,8 +61,8 @@ type Accessible struct {
 	unrecorded bool
 }
 
-// Accessible returns the servers that the policy may allow the caller to call, sorted by name. It waits at most 3 s
-// until the gateway has discovered servers whose discovery is missing or outdated.
+// Accessible returns the servers that the policy may allow the caller to call, sorted by name. It waits at most 3 s for
+// the gateway to discover the servers whose discovery is missing or outdated.
 func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)
@@ -95,9 +95,9 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	return out, nil
 }
 
-// discover sets Found to the gateway's discovery of the server. It does not start a stdio server that is not running.
-// If the server does not respond, discover uses the most recent discovery, and later calls to the server report the
-// problem.
+// discover sets Found to the gateway's discovery of the server. If a stdio server has been discovered before, discover
+// uses that discovery, so that it does not start the server. If any other server does not respond, discover uses the
+// most recent discovery, and later calls to the server report the problem.
 func (s *Accessible) discover(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // remains set if the discovery panics
 	var err error
@@ -112,7 +112,7 @@ func (s *Accessible) discover(ctx context.Context) {
 	if s.Found == nil {
 		return
 	}
-	if len(s.Found.Greeting.Raw) > maxGreeting { // the gateway would parse it for the initialize request of every client
+	if len(s.Found.Greeting.Raw) > maxGreeting { // otherwise the gateway would parse this large answer again for the initialize request of every client
 		s.Found, s.part.Missing = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		return
 	}
@@ -168,7 +168,7 @@ func (s *Accessible) selectTools(ctx context.Context) *refusal.Refusal {
 		s.Session.ListsApprovalTool.Store(true)
 	}
 	list, known := s.Found.AggregateList, s.Found.Known.Digests
-	end, err := s.Slot.Answer.TimesliceFor(ctx, len(list.Raw)) // each tool is encoded again
+	end, err := s.Slot.Answer.TimesliceFor(ctx, len(list.Raw)) // encoding all tools again takes processor time
 	if err != nil {
 		return dispatch.FilterFailed(visibility.ErrBusy)
 	}
@@ -276,9 +276,9 @@ func isDenial(code commonv1.Code) bool {
 	}
 }
 
-// gatherPages requests the server's list page by page, on behalf of the caller. It adds the size of the elements to the
-// parameter size, which is the total size for all servers in bytes.
-func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
+// gatherPages requests the server's list page by page, on behalf of the caller. It adds the size of the elements to
+// total, which is the size of the elements of all servers in bytes.
+func (s *Accessible) gatherPages(ctx context.Context, field string, total *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
 	// During this request, the server cannot send requests to the client. The request is not held for approvers.
@@ -301,7 +301,7 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic
 			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "the answer has no list")
 		}
 		items = s.part.Conform(field, items)
-		if !s.addElements(items, size) {
+		if !s.addElements(items, total) {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
 		if next == "" {
@@ -335,12 +335,13 @@ func (s *Accessible) requestPage(ctx context.Context, deadline time.Time) ([]byt
 	return response.Joined, response.Refusal
 }
 
-// addElements adds elements to the server's part of the list. It returns false if they do not fit.
-func (s *Accessible) addElements(items []jsontext.Value, size *atomic.Int64) bool {
+// addElements adds elements to the server's part of the list. It returns false if they exceed a limit of the list or
+// the memory budget.
+func (s *Accessible) addElements(items []jsontext.Value, total *atomic.Int64) bool {
 	for _, item := range items {
 		more := len(item) + elementOverhead
-		if size.Add(int64(more)) > aggregate.MaxList || s.part.Size+more > maxServerBytes || !s.memory.Add(more) {
-			size.Add(-int64(more))
+		if total.Add(int64(more)) > aggregate.MaxList || s.part.Size+more > maxServerBytes || !s.memory.Add(more) {
+			total.Add(-int64(more))
 			return false
 		}
 		s.part.Add(item)

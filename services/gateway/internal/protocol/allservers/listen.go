@@ -34,7 +34,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	all.Go(func() { out.KeepOpen(ctx, cancel) })
 	// A client that has not read a list yet is notified only of changes that happen from now on.
 	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.ListState(ctx)))
-	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
+	tick := time.NewTicker(dispatch.KeepAliveInterval) // the policy may have changed since the last tick
 	defer tick.Stop()
 	for listening := make(map[string]bool); ; {
 		opened, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
@@ -93,8 +93,8 @@ func (x All) ListState(ctx context.Context) string {
 	return aggregate.State(servers)
 }
 
-// Go runs the function do in a goroutine and logs its panics. Without this, a panic would terminate the process,
-// because net/http recovers panics only in the goroutines in which it handles requests.
+// Go runs do in a goroutine. If do panics, Go logs the panic. Otherwise the panic would terminate the process, because
+// net/http recovers only panics in the goroutines in which it handles requests.
 func (x All) Go(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
@@ -129,8 +129,8 @@ func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 }
 
 // listenOnce forwards messages from the server until the server's stream ends. After each event that it has forwarded,
-// it calls the parameter passed. If the client has disconnected, it calls the parameter end.
-func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
+// it calls onForwarded. If the client has disconnected, it calls endStream.
+func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, onForwarded func(), endStream context.CancelFunc) (err error) {
 	if !x.MayReceive(ctx) {
 		return dispatch.ErrStale
 	}
@@ -147,10 +147,10 @@ func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func
 			}
 			err := out.Deliver(event)
 			if err != nil { // the client has disconnected
-				end()
+				endStream()
 				return err
 			}
-			passed()
+			onForwarded()
 			return nil
 		},
 	})

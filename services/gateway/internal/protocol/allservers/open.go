@@ -28,8 +28,8 @@ type initializeResponse struct {
 	} `json:"result"`
 }
 
-// Open opens an aggregate session. It opens no sessions with the servers for the client. The gateway opens such a
-// session only when the client first uses the server. However, Open may wait for the gateway's own discovery of
+// Open opens an aggregate session. It opens no sessions with the servers, because the gateway opens a session with a
+// server only when the client first uses the server. However, Open may wait until the gateway itself has discovered the
 // servers.
 func (x All) Open(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)

@@ -138,7 +138,7 @@ func (x All) ForServer(server string) Member {
 		Dispatcher: x.Dispatcher, Caller: x.Caller, ClientCtx: x.ClientCtx, Sink: x.Sink, ServerName: server,
 		Message: x.Message, Received: x.Received, Session: x.Session, Slot: x.Slot, Terms: x.Terms,
 	}
-	if member.Server = x.Servers[server]; member.Server != nil { // a stored answer may belong to all servers together
+	if member.Server = x.Servers[server]; member.Server != nil { // the name is empty if a stored answer belongs to all servers together
 		member.Timeout, member.Discovery = member.Server.Timeout, member.Server.Own()
 	}
 	member.Addressing = aggregated{member}

@@ -48,11 +48,11 @@ func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 		refused.IsProtocolError = true
 		return x.Refuse(ctx, refused), true
 	}
-	after, resumes := protocol.SingleHeader(x.Header, headerLastEventID)
-	if resumes && session.IsReplayID(after) {
-		return x.resumeAnswer(after, release), true
+	lastEventID, resumes := protocol.SingleHeader(x.Header, headerLastEventID)
+	if resumes && session.IsReplayID(lastEventID) {
+		return x.resumeAnswer(lastEventID, release), true
 	}
-	if len(x.Header[headerLastEventID]) > 0 && (!resumes || !sess.Events.Contains(after)) {
+	if len(x.Header[headerLastEventID]) > 0 && (!resumes || !sess.Events.Contains(lastEventID)) {
 		return x.Refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
 	}
 	switch refused, exists := x.endpoint().mayListen(ctx); {
@@ -68,17 +68,17 @@ func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 	x.Cleanup.Add(done)
 	release() // a stream does not keep the session in use
 	x.ClientCtx = ctx
-	return x.endpoint().listen(ctx, after)
+	return x.endpoint().listen(ctx, lastEventID)
 }
 
-// resumeAnswer continues an answer's stream after the event whose id is in the parameter after, until the answer is
-// sent. The policy service has already evaluated these messages for the session, so they are sent again without another
+// resumeAnswer continues the stream of an answer after the event with the given id, until the answer is sent. The
+// policy service has already evaluated the stored messages for this session, so they are sent again without another
 // evaluation.
-func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
+func (x Message) resumeAnswer(lastEventID string, release func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
-	stream, next, ok := x.Session.Replay.Resume(after, string(visibility.AppendCaller(nil, x.Principal, "")))
+	stream, next, ok := x.Session.Replay.Resume(lastEventID, string(visibility.AppendCaller(nil, x.Principal, "")))
 	if !ok {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
 	}
@@ -115,7 +115,7 @@ func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exist
 
 // listen forwards messages from the server until the server's stream or the client's stream ends. exists is false if
 // the server has no stream.
-func (x Message) listen(ctx context.Context, after string) (resp dispatch.Response, exists bool) {
+func (x Message) listen(ctx context.Context, lastEventID string) (resp dispatch.Response, exists bool) {
 	out := x.NewRelay()
 	defer out.Settle()
 	ctx, cancel := context.WithCancel(ctx)
@@ -123,7 +123,7 @@ func (x Message) listen(ctx context.Context, after string) (resp dispatch.Respon
 	defer func() { cancel(); alive.Wait() }()
 	opened := false
 	err := x.Session.Upstream.Listen(ctx, upstream.Listener{
-		After: after, Room: &x.Slot.Answer,
+		After: lastEventID, Room: &x.Slot.Answer,
 		Opened: func() {
 			opened = true
 			out.Open()

@@ -37,7 +37,7 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, protocol.SessionNotOpened(err))
 	}
 	defer done()
-	up, opened, err := x.initializeServer(ctx, access)
+	up, opened, opensLater, err := x.initializeServer(ctx, access)
 	switch {
 	case errors.Is(err, protocol.ErrVersion):
 		return x.RefusedResponse(ctx, x.UnsupportedVersion(x.Message.Version))
@@ -55,57 +55,67 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 		x.closeUnused(up)
 		return x.Edited(ctx, answer, x.WithClientID(answer, answer.Clean(nil)))
 	}
-	if !access.MayCall {
+	if opensLater {
 		if answer, err = x.RedactGreeting(answer); err != nil {
 			return x.Refuse(ctx, protocol.SessionNotOpened(err))
 		}
 	}
-	version := x.negotiatedVersion(answer, access)
+	version := x.negotiatedVersion(answer, access, opensLater)
 	sess, err := x.newSession(up, version, access)
 	if err != nil {
 		x.closeUnused(up)
 		return x.Refuse(ctx, protocol.SessionNotOpened(err))
 	}
-	sess.Ready.Store(!access.MayCall)
+	sess.Ready.Store(opensLater)
 	out := x.Edited(ctx, answer, x.WithClientID(answer, editGreeting(answer, version, access)))
 	out.Session = sess.ID
 	return out
 }
 
 // initializeServer sends initialize to the server and returns the server's answer. If no rule can allow the caller to
-// call the server, initializeServer instead returns the answer that the server has given to the gateway itself. In that
-// case, the session with the server is opened only when a call by the caller is allowed.
-func (x Message) initializeServer(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
+// call the server, or if a person must sign in at the server first, initializeServer instead returns the answer that the
+// server has given to the gateway itself, and opensLater is true. In that case, the session with the server is opened
+// only when a call by the caller is allowed, or when the client needs the server.
+func (x Message) initializeServer(ctx context.Context, access visibility.Access) (sess *upstream.Session, answer upstream.Answer, opensLater bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
-	caller := principal.Of(x.Principal)
-	client, clientVersion := x.Message.Client()
+	var abilities []mcp.Ability
 	if access.MayCall {
-		return x.Server.Open(ctx, caller, upstream.Initialize(x.Message.Version, client, clientVersion, x.AbilitiesFor(access)...), &x.Slot.Answer)
+		abilities = x.AbilitiesFor(access)
+	}
+	client, clientVersion := x.Message.Client()
+	server, caller, person := x.Server, principal.Of(x.Principal), principal.Owner(x.Principal)
+	open := func(ctx context.Context, version string, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
+		return server.Open(ctx, caller, upstream.Initialize(version, client, clientVersion, abilities...).OnBehalfOf(person), memory)
+	}
+	if access.MayCall {
+		if sess, answer, err = open(ctx, x.Message.Version, &x.Slot.Answer); !upstream.IsSignIn(err) {
+			return sess, answer, false, err
+		}
 	}
 	found, err := x.Server.Own().Get(ctx, discovery.Fresh)
 	if err != nil {
-		return nil, upstream.Answer{}, err
+		return nil, upstream.Answer{}, false, err
 	}
 	greeting, err := servers.Greeting(found)
 	if err != nil {
-		return nil, upstream.Answer{}, err
+		return nil, upstream.Answer{}, false, err
 	}
-	version, server := x.negotiatedVersion(greeting, access), x.Server
+	version := x.negotiatedVersion(greeting, access, true)
 	return server.Upstream.OpenLater(func(ctx context.Context, exists *limits.Memory) (*upstream.Session, error) {
-		up, opened, err := server.Open(ctx, caller, upstream.Initialize(version, client, clientVersion), exists)
+		up, opened, err := open(ctx, version, exists)
 		if err != nil {
 			return nil, err
 		}
 		return up, completeInitialize(ctx, up, opened.Message, func(spoken string) bool { return spoken == version })
-	}, nil), upstream.Answer{Message: greeting}, nil
+	}, nil), upstream.Answer{Message: greeting}, true, nil
 }
 
-// completeInitialize sends notifications/initialized if the function accepts returns true for the server's revision.
-// Otherwise it closes the session and returns [protocol.ErrVersion].
-func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, accepts func(version string) bool) error {
+// completeInitialize sends notifications/initialized if isAccepted returns true for the server's revision. Otherwise it
+// closes the session and returns [protocol.ErrVersion].
+func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, isAccepted func(version string) bool) error {
 	err := protocol.ErrVersion
-	if !answer.Error.Present() && accepts(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
+	if !answer.Error.Present() && isAccepted(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
 		err = up.SendNotification(ctx, upstream.Initialized())
 	}
 	if err != nil {
@@ -115,12 +125,18 @@ func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonr
 }
 
 // negotiatedVersion returns a session's revision, which is the revision in the server's answer. If the gateway has not
-// sent initialize to the server for this client, negotiatedVersion returns the revision in the client's request.
-func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Access) string {
-	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
+// sent initialize to the server for this client, negotiatedVersion returns the revision in the client's request, but no
+// newer one than the server's if the caller may call the server.
+func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Access, opensLater bool) string {
+	own := jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))
+	switch {
+	case !opensLater, !mcp.IsSupported(x.Message.Version):
+		return own
+	case access.MayCall:
+		return min(x.Message.Version, own) // revisions are dates
+	default:
 		return x.Message.Version
 	}
-	return jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))
 }
 
 func editGreeting(answer *jsonrpc.Answer, version string, access visibility.Access) []jsonrpc.Edit {

@@ -40,9 +40,9 @@ type endpoint interface {
 	// mayListen returns a refusal if the client's request to open a stream is refused. exists is false if the caller
 	// may not open a stream.
 	mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool)
-	// listen forwards those events of a session's stream that follow the event whose id is in the parameter after. If
-	// after is empty, it forwards all events. exists is false if there is no stream.
-	listen(ctx context.Context, after string) (resp dispatch.Response, exists bool)
+	// listen forwards those events of a session's stream that follow the event with the id lastEventID. If lastEventID
+	// is empty, it forwards all events. exists is false if there is no stream.
+	listen(ctx context.Context, lastEventID string) (resp dispatch.Response, exists bool)
 }
 
 func (x Message) endpoint() endpoint {
@@ -62,7 +62,7 @@ func (x allServers) Route(ctx context.Context) dispatch.Response {
 	return allservers.New(x.Request).Route(ctx)
 }
 
-// mayListen refuses no stream, because the policy service checks each message at the time when a server sends it.
+// mayListen always allows the stream, because the policy service checks each message when a server sends it.
 func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
@@ -87,8 +87,8 @@ func (x Message) Post(ctx context.Context) dispatch.Response {
 	return x.endpoint().Route(ctx)
 }
 
-// findSession finds the session that the request names. The session's id is not a credential: it is valid only for its
-// principal and server.
+// findSession finds the session that the request names. The session's id is not a credential, because it is valid only
+// for its principal and server.
 func (x Message) findSession() *refusal.Refusal {
 	id, ok := protocol.SingleHeader(x.Header, mcp.HeaderSession)
 	if !ok {
@@ -108,7 +108,7 @@ func (x Message) findSession() *refusal.Refusal {
 func (x Message) SetTerms(sess *session.Session) {
 	x.Version, x.SessionDigest, x.ClientName, x.Offer, x.AsksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.Offer.Aggregated = x.Addressing.IsShared()
-	if x.Message.Meta.Capabilities.Present() { // a server could use the capabilities in a request
+	if x.Message.Meta.Capabilities.Present() { // a server could act on the capabilities that a request contains
 		x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(sess.Client.Offer.Abilities))
 	}
 	// Clients of older revisions treat the event that begins a resumable stream as a malformed event.
@@ -212,13 +212,13 @@ func (x Message) MemberKey(context.Context, visibility.Access) (string, *refusal
 
 // OpenMember implements [protocol.Protocol].
 func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
-	parent, server, caller := x.Aggregate, x.Server, principal.Of(x.Principal)
+	parent, server, caller, person := x.Aggregate, x.Server, principal.Of(x.Principal), principal.Owner(x.Principal)
 	abilities := x.FilterAbilities(parent.Members.Abilities, access)
 	if access.MayCall {
 		sess.Client.Offer = question.Offer{Abilities: abilities, Revision: parent.Version, Aggregated: true}
 	}
 	sess.Upstream = server.Upstream.OpenLater(func(ctx context.Context, exists *limits.Memory) (*upstream.Session, error) {
-		up, opened, err := server.Open(ctx, caller, upstream.Initialize(parent.Version, parent.Client.Name, parent.Client.Version, abilities...), exists)
+		up, opened, err := server.Open(ctx, caller, upstream.Initialize(parent.Version, parent.Client.Name, parent.Client.Version, abilities...).OnBehalfOf(person), exists)
 		if err != nil {
 			return nil, err
 		}

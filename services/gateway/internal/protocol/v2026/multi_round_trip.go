@@ -12,8 +12,8 @@ import (
 )
 
 // roundTrip is one of the round trips in which a client without a session waits for an approval (MCP 2026-07-28, Multi
-// Round-Trip Requests). In each round trip, the gateway waits for the approval for as long as it holds calls. The zero
-// value is the first round trip.
+// Round-Trip Requests). In each round trip, the gateway holds the call and waits for the approval. The zero value is
+// the first round trip.
 type roundTrip struct {
 	// preceding is the number of earlier round trips.
 	preceding int
@@ -22,19 +22,19 @@ type roundTrip struct {
 }
 
 const (
-	// statePrefix is the prefix of a requestState that the gateway has created. It is followed by the number of round
-	// trips, a dot, and the approval's id.
+	// statePrefix is the prefix of each requestState that the gateway creates. In the requestState, the prefix is
+	// followed by the number of round trips, a dot, and the approval's id.
 	statePrefix = "sluice-leg."
 	// maxRoundTrips is the number of round trips after which the gateway refuses a call. The refusal contains the
-	// approval's id. Clients limit round trips: the official Go SDK treats a third answer without requests as an error.
+	// approval's id. The number is small because clients limit round trips. For example, the official Go SDK treats a
+	// third answer without requests as an error.
 	maxRoundTrips = 2
 	// maxApproval is the maximum length of an approval's id, in bytes.
 	maxApproval = 128
 )
 
-// takeRequestState removes a requestState that the gateway has created from the request, because the server must not
-// receive it. Such a state contains only an approval's id, and only the caller that has requested the approval can use
-// the id.
+// takeRequestState removes the gateway's own requestState from the request, because the server must not receive it.
+// Such a state contains only an approval's id, which only the caller that requested the approval can use.
 func (x *message) takeRequestState() *refusal.Refusal {
 	var state string
 	if at := x.Message.RequestState; !at.Present() || json.Unmarshal(at.Of(x.Message.Raw), &state) != nil || !strings.HasPrefix(state, statePrefix) {

@@ -53,8 +53,8 @@ func (p *Protocol) Handler(x *protocol.Request) protocol.Handler {
 }
 
 // stateIDs returns the ids under which callers' states are stored. An id is an HMAC of the caller, the server and, if
-// necessary, the client. Its key is a secret of this gateway. Therefore no table of ids is needed, and two callers
-// never share an id. stateIDs is safe for concurrent use.
+// necessary, the client. The key of the HMAC is a secret of this gateway. Therefore the gateway needs no table of ids,
+// and two callers never share an id. stateIDs is safe for concurrent use.
 type stateIDs struct {
 	mu     sync.Mutex // held while a state is created
 	secret []byte
@@ -71,11 +71,12 @@ func (s *stateIDs) idFor(key []byte) string {
 // enterState assigns the message to a state. Revision 2026-07-28 has no sessions, so the gateway uses a state in place
 // of a session. A state contains the gateway's data about a caller on a server. A caller has a separate state for each
 // combination of those attributes that the policy distinguishes. No client can refer to a state by its id. enterState
-// contacts no server. x.releaseState releases the state.
+// sends nothing to the server. x.releaseState releases the state.
 func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	key, identity := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	identity = append(visibility.AppendPart(identity, key.Tenant), 0)
 	identity = append(visibility.AppendPart(identity, key.Subject), 0)
+	identity = append(visibility.AppendPart(visibility.AppendPart(identity, key.Person.Tenant), key.Person.Subject), 0)
 	if !x.endpoint().hasManyClients() {
 		name, version := x.Message.Client()
 		identity = fmt.Appendf(identity, "%q %q %s", name, version, mcp.CapabilitiesJSON(x.capabilities))
@@ -110,12 +111,12 @@ func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 
 // upstreamOpener returns the function that opens a session with the server, for requests of revision 2026-07-28.
 func (x *message) upstreamOpener() func(context.Context, *limits.Memory) (*upstream.Session, error) {
-	caller, open, client := principal.Of(x.Principal), x.Server.Upstream.Open, x.AsClient
+	caller, open, hello := principal.Of(x.Principal), x.Server.Upstream.Open, upstream.Discover(x.AsClient).OnBehalfOf(principal.Owner(x.Principal))
 	if x.translates {
 		open = x.Server.Upstream.Bridge
 	}
 	return func(ctx context.Context, memory *limits.Memory) (*upstream.Session, error) {
-		up, _, err := open(ctx, caller, upstream.Discover(client), memory)
+		up, _, err := open(ctx, caller, hello, memory)
 		return up, err
 	}
 }

@@ -44,7 +44,7 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	var streams sync.WaitGroup
 	defer streams.Wait()
 	defer end()
-	before := all.ListState(ctx) // before the client receives the acknowledgement and reads the lists again
+	before := all.ListState(ctx) // must be read before the client receives the acknowledgement and reads the lists again
 	subscriptions, granted := x.grantSubscription(ctx, servers, requested)
 	notifications, err := json.Marshal(granted)
 	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), notifications)) != nil {
@@ -52,7 +52,7 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	}
 	x.releaseState() // a stream does not keep the caller's state in use
 	streams.Go(func() { out.KeepOpen(ctx, end) })
-	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
+	tick := time.NewTicker(dispatch.KeepAliveInterval) // the policy may have changed since the last tick
 	defer tick.Stop()
 	for {
 		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
@@ -134,13 +134,13 @@ type serverSubscription struct {
 }
 
 // canBegin reports whether the gateway can subscribe to the server now. A subscription to resources can begin
-// immediately. A subscription to list changes can begin when the map sessions contains an open member session with the
-// server. The keys of this map begin with the server's name.
-func (h *serverSubscription) canBegin(sessions map[string]string) bool {
+// immediately. A subscription to list changes can begin when memberIDs contains an open member session with the server.
+// The keys of memberIDs begin with the names of servers.
+func (h *serverSubscription) canBegin(memberIDs map[string]string) bool {
 	if len(h.URIs) > 0 {
 		return true
 	}
-	for name, id := range sessions {
+	for name, id := range memberIDs {
 		server, _, _ := strings.Cut(name, capabilitySeparator)
 		if server == h.server && (h.Prompts || h.Resources) && h.all.HasOpened(server, id) {
 			return true

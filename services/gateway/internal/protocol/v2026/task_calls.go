@@ -39,7 +39,7 @@ func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dis
 		Owner: string(x.owner()), Server: x.ServerName, Header: make(http.Header), Message: x.Message.Raw,
 		Holder: limits.Owner{Accounts: x.Slot.Owner.Accounts, Server: x.ServerName},
 	}
-	for name, lines := range x.Header { // no credential is stored: the call uses the credential of the client that polls
+	for name, lines := range x.Header { // no credential is stored, because the call uses the credential of the client that polls
 		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
 			call.Header[name] = slices.Clone(lines)
 		}
@@ -61,7 +61,7 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	}
 	a, refused := x.Pipeline.Approval(ctx, x.ActingPrincipal(), approval)
 	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.Background.Begin() {
-		return // a stopping gateway starts no task's call
+		return // a gateway that is stopping does not start the calls of tasks
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	if !t.Begin(cancel) { // another request has already started the call

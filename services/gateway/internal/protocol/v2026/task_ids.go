@@ -15,16 +15,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // owner returns a key that identifies the caller and the server. Tasks and approvals are bound to this key.
 func (x *message) owner() []byte {
-	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
+	owner := visibility.AppendCaller(nil, x.Principal, x.ServerName)
+	if person := principal.Owner(x.Principal); person != (principal.Key{}) { // tokens with one subject can have different owners
+		owner = visibility.AppendPart(visibility.AppendPart(owner, person.Tenant), person.Subject)
+	}
+	return owner
 }
 
-// rewriteTask adds two kinds of edits to an answer. Some replace a task's id with the id that the client uses. The
-// others remove members of the task's outcome that clients must not receive. rewriteTask refuses a task if the client
-// does not accept tasks. It refuses an outcome that contains a request to the client.
+// rewriteTask adds two kinds of edits to an answer. Some edits replace a task's id with the id that the client uses.
+// The other edits remove members of the task's outcome that clients must not receive. rewriteTask refuses a task if the
+// client does not accept tasks. It refuses an outcome that contains a request to the client.
 func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // ignores a type that is not a string
@@ -63,9 +68,9 @@ func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits
 	return edits, nil
 }
 
-// Restore replaces values that the gateway has given to the client with the server's own values: it removes a
-// requestState that the gateway has created, and replaces a task id with the server's own task id. It returns nil
-// unless the request must be refused.
+// Restore replaces values that the gateway has given to the client with the server's own values. It removes the
+// gateway's own requestState, and replaces a task id with the server's own task id. It returns nil unless the request
+// must be refused.
 func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	if !x.Message.RequestState.Present() && !x.Message.TaskIDValue.Present() {
 		return nil

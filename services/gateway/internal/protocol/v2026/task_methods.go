@@ -70,8 +70,8 @@ func (x *message) ownTask(ctx context.Context) dispatch.Response {
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.ID(), mcp.ResultComplete), nil)
 }
 
-// answerTask answers with the state of a task. It does not copy the outcome, because a client may request the state
-// often.
+// answerTask answers with the state and, if there is one, the outcome of a task. It does not copy the outcome, because
+// a client may request the state often.
 func (x *message) answerTask(ctx context.Context, state taskState, out tasks.Outcome) dispatch.Response {
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`

@@ -51,8 +51,8 @@ type message struct {
 	releaseState                           func()
 }
 
-// Post handles a message of revision 2026-07-28. The policy service evaluates the body, and the headers must agree with
-// the body.
+// Post handles a message of revision 2026-07-28. The headers must agree with the body, because the policy service
+// evaluates only the body.
 func (x *message) Post(ctx context.Context) dispatch.Response {
 	x.SetProtocol(x)
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
@@ -142,11 +142,11 @@ func (x *message) handleServer(ctx context.Context) dispatch.Response {
 	return x.handleAdmitted(ctx)
 }
 
-// setTarget prepares the message for its server. speaks is true if the server supports revision 2026-07-28. Otherwise
+// setTarget prepares the message for its server. isModern is true if the server supports revision 2026-07-28. Otherwise
 // the gateway must translate the message and send it in a session.
-func (x *message) setTarget(speaks bool) {
-	x.translates, x.Discovery = !speaks, x.Server.Own()
-	if speaks {
+func (x *message) setTarget(isModern bool) {
+	x.translates, x.Discovery = !isModern, x.Server.Own()
+	if isModern {
 		x.Discovery = x.Server.Revision(mcp.Modern)
 	}
 }
@@ -258,7 +258,8 @@ func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 }
 
 // discover answers server/discover with the server's revisions and those capabilities that the caller may use. If the
-// policy does not allow the caller to call the server at all, the answer comes from the gateway's own discovery.
+// policy does not allow the caller to call the server at all, or if a person must sign in at the server first, the
+// answer comes from the gateway's own discovery.
 func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()
@@ -286,7 +287,10 @@ func (x *message) discover(ctx context.Context) dispatch.Response {
 
 func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	if x.access.MayCall {
-		return x.AskServer(ctx, upstream.Discover(x.AsClient), out)
+		greeting, refused := x.AskServer(ctx, upstream.Discover(x.AsClient), out)
+		if refused == nil || refused.Code != commonv1.Code_CODE_LOGIN_REQUIRED {
+			return greeting, refused
+		}
 	}
 	found, err := x.Discovery.Get(ctx, discovery.Fresh)
 	if err != nil {

@@ -30,7 +30,7 @@ type Catalog struct {
 	reports []Report
 }
 
-// Fail makes later reports fail with err. If err is nil, later reports succeed.
+// Fail makes later reports fail with the given error. If the error is nil, later reports succeed.
 func (c *Catalog) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

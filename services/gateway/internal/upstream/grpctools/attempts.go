@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxRefused is the maximum number of times that a call is sent to a server that does not process it.
+// maxRefused limits how often a call is sent to a server that does not process it.
 const maxRefused = 3
 
 // errRefused means that the server has not processed a call.

@@ -25,7 +25,7 @@ const (
 	codeNoParams = -32602
 )
 
-// conn is a session. The context all is cancelled when the session is closed.
+// conn is a session. Its context is cancelled when the session is closed.
 type conn struct {
 	transport *Transport
 	all       context.Context //nolint:containedctx // the context of the session, which outlives its requests
@@ -51,8 +51,8 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return c.refuse(ctx, req, codeNoMethod, "a gRPC server has only tools")
 }
 
-// Notify implements upstream.Conn. It does nothing: a request is cancelled through its context, and gRPC servers
-// support no other notifications.
+// Notify implements upstream.Conn. It does nothing, because a request is cancelled through its context, and gRPC
+// servers support no other notifications.
 func (*conn) Notify(context.Context, upstream.Request) error { return nil }
 
 // Listen implements upstream.Conn. It returns ErrNoStream, because a gRPC server sends no messages outside calls.
@@ -106,9 +106,9 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 		arguments = []byte("{}")
 	}
 	// The arguments are parsed strictly according to the tool's schema, so that the server receives exactly what the
-	// policy service has evaluated (case T5).
+	// policy service has evaluated.
 	in := t.in.New()
-	// The call was not sent, and the same arguments will fail again.
+	// If this fails, the result is a tool error, because the call was not sent, and the same arguments will fail again.
 	if err := strictprotojson.Read(arguments, in); err != nil {
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.toAnswer(ctx, req, text, err)
@@ -153,9 +153,9 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 	return nil, err
 }
 
-// invokeOnce is like invoke, but returns an error if the server has not processed the call. It passes progress messages
-// that arrive before the response to events. Before it reads a message, it reserves memory for a message of the maximum
-// size.
+// invokeOnce is like invoke, but returns an error if the server has not processed the call. It passes to events the
+// progress messages that arrive before the response. Before it reads a message, it reserves memory for a message of the
+// maximum size.
 func (c *conn) invokeOnce(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, try *attempts, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.callContext(ctx, req.TraceParent))
 	defer cancel()

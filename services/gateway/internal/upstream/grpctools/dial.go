@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// window is the maximum number of bytes that are buffered for one unread response. allWindows is the maximum number
-	// of bytes that are buffered for all unread responses on one connection.
+	// window limits how many bytes are buffered for one unread response. allWindows limits how many bytes are buffered
+	// for all unread responses on one connection.
 	window     = 64 << 10
 	allWindows = 1 << 20
 	// maxHeaders is the maximum size of a server's headers and trailers, in bytes.

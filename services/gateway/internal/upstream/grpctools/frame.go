@@ -54,7 +54,7 @@ func (t *tool) message(text []byte) (protoreflect.Message, error) {
 	return m, proto.Unmarshal(text, m.Interface())
 }
 
-// count subtracts the number of fields in a message from *budget.
+// count subtracts the number of fields in a message from *budget. It returns an error if the budget is exhausted.
 func count(text []byte, md protoreflect.MessageDescriptor, budget *int) error {
 	for len(text) > 0 {
 		if *budget--; *budget < 0 {

@@ -40,7 +40,7 @@ type Config struct {
 	// Contracts is the name of a protobuf package that is linked into this program and defines the server's tools. If
 	// it is empty, the transport requests the tools by server reflection.
 	Contracts protoreflect.FullName
-	// Headers are sent as metadata with every call. References in them have been resolved.
+	// Headers are sent as metadata with every call. The references to secrets in them have been resolved.
 	Headers map[string]string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string

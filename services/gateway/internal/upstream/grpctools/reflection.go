@@ -148,7 +148,7 @@ func isOurs(name string) bool {
 	return err == nil
 }
 
-// linked links the files. If this program contains a compiled version of a file, that version is used and not the
+// linked links the files. If this program contains a compiled version of a file, that version is used instead of the
 // server's version, because the options are read with this program's definitions.
 func (r *reflector) linked() (*protoregistry.Files, error) {
 	all := new(descriptorpb.FileDescriptorSet)

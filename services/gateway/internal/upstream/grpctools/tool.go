@@ -18,10 +18,9 @@ import (
 // A tool is a method with the option (sluice.mcp.v1.tool). It is immutable.
 type tool struct {
 	name string
-	// method is the full gRPC name of the method: /package.Service/Method.
+	// method is the full gRPC name of the method, such as /package.Service/Method.
 	method string
-	// streams is true if the method sends several messages: first progress messages, and the response as the last
-	// message.
+	// streams is true if the method may send progress messages before the response.
 	streams bool
 	in, out protoreflect.MessageType
 	// success is true if a member "success" with the value true is added to the result.
@@ -34,7 +33,7 @@ type tool struct {
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
 const (
-	// maxTools is the maximum number of a server's tools. maxList is the maximum total length of their definitions, in
+	// maxTools limits how many tools a server may have. maxList is the maximum total length of their definitions, in
 	// bytes.
 	maxTools = 10_000
 	maxList  = 8 << 20

@@ -16,15 +16,14 @@ import (
 )
 
 const (
-	// eventQueue is the maximum number of messages that wait for the receiver of a request. maxEvent is the maximum
-	// size of each of these messages, in bytes. A message that exceeds one of these limits or the principal's memory
-	// budget is dropped, because a slow client must not delay other clients.
+	// eventQueue limits how many messages may wait for the receiver of a request. maxEvent is the maximum size of each
+	// of these messages, in bytes. A message that exceeds one of these limits or the principal's memory budget is
+	// dropped, because a slow client must not delay other clients.
 	eventQueue = 64
 	maxEvent   = 256 << 10
-	// maxOwed is the maximum number of a process's abandoned requests that are stored, so that late answers are
-	// recognized.
+	// maxOwed limits how many abandoned requests of a process are stored, so that late answers to them are recognized.
 	maxOwed = 4096
-	// maxAsked is the maximum number of stored requests that the process has sent.
+	// maxAsked limits how many of the process's own requests are stored.
 	maxAsked = 64
 )
 
@@ -125,8 +124,8 @@ func (t *callTable) methodOf(id []byte) string {
 }
 
 // onlyPending returns the request in flight if the process handles no other request, and otherwise nil. If the process
-// is shared, an abandoned request that is not answered yet also counts. Otherwise a late answer to that request could
-// end another principal's request.
+// is shared, an abandoned request that is not answered yet also counts as another request. Otherwise a late answer to
+// that request could end another principal's request.
 func (t *callTable) onlyPending(shared bool) *pendingCall {
 	t.mu.Lock()
 	owed := len(t.abandoned)
@@ -200,12 +199,12 @@ func (t *callTable) countGreeting() {
 	t.greetings++
 }
 
-// retire makes the table refuse further requests if no request is in flight and the process has served as many tool
-// calls as the parameter after specifies. It returns true only if it has now retired the process.
-func (t *callTable) retire(after int) bool {
+// retire makes the table refuse further requests if no request is in flight and the process has served maxCalls tool
+// calls. If maxCalls is 0, retire does nothing. It returns true only if it has now retired the process.
+func (t *callTable) retire(maxCalls int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if after == 0 || t.tools < after || len(t.byID) > 0 || t.retired {
+	if maxCalls == 0 || t.tools < maxCalls || len(t.byID) > 0 || t.retired {
 		return false
 	}
 	t.retired = true
@@ -254,8 +253,8 @@ func (t *callTable) wasAbandoned(raw []byte) bool {
 	return owed
 }
 
-// register assigns an id to a request. It returns nil if the process is retired. The caller must call the method do of
-// the returned request.
+// register assigns an id to a request. It returns nil if the process is retired. The caller must pass the returned
+// request to [process.do].
 func (p *process) register(m *jsonrpc.Message, memory *limits.Memory, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
@@ -323,7 +322,8 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 	return answer, nil
 }
 
-// withClientID returns an answer with the client's id. It waits for a processor slot before it copies a large answer.
+// withClientID returns an answer with the client's id. It waits for a time slice (a turn to use the processor) before
+// it copies a large answer.
 func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jsonrpc.Answer, error) {
 	end, err := c.room.TimesliceFor(ctx, len(a.Raw))
 	if err != nil {
@@ -338,7 +338,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 	return addressed, nil
 }
 
-// await waits for the answer. It calls the function events with each message that arrives before the answer.
+// await waits for the answer. It passes each message that arrives before the answer to events.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -364,7 +364,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 	}
 }
 
-// drainEvents calls the function events with each message that has arrived before the answer, and returns the answer.
+// drainEvents passes each message that has arrived before the answer to events, and returns the answer.
 func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -393,8 +393,8 @@ func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	p.reply(append(line, "}}\n"...))
 }
 
-// reply queues a line without waiting until it is written, and reports whether it was queued. If the queue is full, the
-// line is dropped.
+// reply puts a line into the queue without waiting until it is written, and reports whether it was queued. If the queue
+// is full, the line is dropped.
 func (p *process) reply(line []byte) bool {
 	select {
 	case p.replies <- line:

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// cancelGrace is the time for which an answer is still accepted after the client has cancelled the request. A server
-// that acts on the cancellation sends no answer.
+// cancelGrace is how long an answer is still accepted after the client has cancelled the request. A server that acts on
+// the cancellation sends no answer.
 const cancelGrace = 2 * time.Second
 
 // conn is a session with the current process of a host.
@@ -118,7 +118,8 @@ func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 }
 
 // cancel notifies the process that a request of this session is cancelled. If no byte of the request was written to the
-// process, the request is not sent. If the request is not in flight in this session, the cancellation is dropped.
+// process, cancel withdraws the request instead. If the request is not in flight in this session, the cancellation is
+// dropped.
 func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 	f, call := c.inFlight(jsonrpc.IDKey(m.RequestID.Of(m.Raw)))
 	switch {

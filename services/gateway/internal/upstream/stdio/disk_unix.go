@@ -41,13 +41,12 @@ var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d 
 // disk measures the size of a process's private directory. It must be used by one goroutine at a time.
 type disk struct {
 	server *transport
-	// dir is the private directory, or empty if the directory is not private. called is the name that errors use for
-	// the directory.
+	// dir is the private directory, or empty if the directory is not private. label is the name of the directory in
+	// errors.
 	dir     string
-	called  string
+	label   string
 	started time.Time
-	// next is the latest time at which the next measurement must happen. earliest is the earliest time at which it may
-	// happen.
+	// next is the time by which the next measurement must happen. earliest is the earliest time at which it may happen.
 	next, earliest time.Time
 	// used is the last measured size, and free is the free space at that time, both in bytes.
 	used, free int64
@@ -60,8 +59,8 @@ func newDisk(s *transport, dir string) *disk {
 	return diskOf(s, dir, "its private folder")
 }
 
-func diskOf(s *transport, dir, called string) *disk {
-	return &disk{server: s, dir: dir, called: called, started: time.Now()}
+func diskOf(s *transport, dir, label string) *disk {
+	return &disk{server: s, dir: dir, label: label, started: time.Now()}
 }
 
 // check returns a limit error if the directory is too large or cannot be measured.
@@ -90,9 +89,9 @@ func (d *disk) limitError(err error) error {
 	most := d.server.cfg.Limits.Disk
 	switch {
 	case isCausedByProgram(err):
-		return d.server.limitError("disk", fmt.Sprintf("the size of %s can't be measured: %v", d.called, withoutPath(err)))
+		return d.server.limitError("disk", fmt.Sprintf("the size of %s can't be measured: %v", d.label, withoutPath(err)))
 	case d.used > most:
-		return d.server.limitError("disk", fmt.Sprintf("%s reached its limit of %d MiB, or %d files", d.called, most>>20, most/fileCost))
+		return d.server.limitError("disk", fmt.Sprintf("%s reached its limit of %d MiB, or %d files", d.label, most>>20, most/fileCost))
 	}
 	return nil
 }
@@ -127,9 +126,9 @@ func (d *disk) admit() error {
 	return err
 }
 
-// makeRoom removes the files that were created since the process started, if the file system is short of space. The
-// mesh and other servers need that space. It keeps older files, and all files in a directory that principals share. A
-// file that replaced an older file counts as new.
+// makeRoom removes the files that were created since the process started, if the file system is short of space, because
+// the mesh and other servers need that space. It keeps older files, and all files in a directory that principals share.
+// A file that replaced an older file counts as new.
 func (d *disk) makeRoom(log *slog.Logger) {
 	if d.dir == "" || d.server.cfg.Shared {
 		return
@@ -159,8 +158,8 @@ func space(dir string) (free int64, short bool) {
 	return bytes, short
 }
 
-// measure returns the size of a directory in bytes. It stops when the size exceeds the parameter most.
-func measure(dir string, most int64) (used int64, err error) {
+// measure returns the size of a directory in bytes. It stops when the size exceeds maxBytes.
+func measure(dir string, maxBytes int64) (used int64, err error) {
 	errEnough := errors.New("the folder is larger")
 	linked := make(map[uint64]struct{})
 	err = walk(dir, func(_ int, _ string, st *unix.Stat_t) error {
@@ -170,7 +169,7 @@ func measure(dir string, most int64) (used int64, err error) {
 		if st.Nlink > 1 && st.Mode&unix.S_IFMT == unix.S_IFREG {
 			linked[st.Ino] = struct{}{}
 		}
-		if used += max(st.Blocks*512, fileCost); used > most {
+		if used += max(st.Blocks*512, fileCost); used > maxBytes {
 			return errEnough
 		}
 		return nil
@@ -181,9 +180,9 @@ func measure(dir string, most int64) (used int64, err error) {
 	return used, err
 }
 
-// removeSince removes the files in a private directory that were created later than the parameter since. The file
-// system records the birth time, so a process cannot change it. If the file system does not report birth times, no file
-// is removed. Links on the path from root to the directory are not followed, because a process may have created them.
+// removeSince removes the files in a private directory that were created at the time since or later. The file system
+// records the birth time, so a process cannot change it. If the file system does not report birth times, no file is
+// removed. Links on the path from root to the directory are not followed, because a process may have created them.
 func removeSince(root, dir string, since time.Time) error {
 	fd, err := openBelow(root, dir)
 	if err != nil {
@@ -222,8 +221,8 @@ func openBelow(root, dir string) (int, error) {
 	return fd, err
 }
 
-// walk calls the function visit for each entry below a directory. The entries of a directory are visited before the
-// directory itself. walk follows no links and does not enter other file systems.
+// walk calls visit for each entry below a directory. The entries of a directory are visited before the directory
+// itself. walk follows no links and does not enter other file systems.
 func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -13,11 +13,10 @@ import (
 )
 
 const (
-	// maxEndedFolders is the maximum number of private directories that are kept for one person's ended agents. The
-	// limit applies to each server separately.
+	// maxEndedFolders is the maximum number of private directories of one person's ended agents on one server. The
+	// gateway removes the directories that exceed it.
 	maxEndedFolders = 200
-	// maxEndedDisk is the maximum total size of the private directories of one person's ended agents, as a multiple of
-	// [Limits.Disk].
+	// maxEndedDisk limits the total size of these directories, as a multiple of [Limits.Disk].
 	maxEndedDisk = 2
 )
 

@@ -164,7 +164,8 @@ func (c *Config) environment(dir string) map[string]string {
 }
 
 // findProgram returns the path of a program. The path is name itself if name is absolute. Otherwise it is the first
-// executable file with this name in the absolute directories that the parameter path lists, as PATH does.
+// executable file with this name in the directories of path, which is a list in the form of PATH. Relative directories
+// are skipped.
 func findProgram(name, path string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, executable(name)

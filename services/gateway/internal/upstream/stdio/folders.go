@@ -21,8 +21,9 @@ const (
 	agentMark = ".agent"
 	// endedFolder is the suffix of a directory that is being removed.
 	endedFolder = ".ended"
-	// agentFolderTime is the time for which an agent's unused private directory is kept. It must be long, because an
-	// agent that has ended can be restored for an hour, and an agent may wait for an approver for days.
+	// agentFolderTime is how long an agent's private directory must be unused before it is removed. This time must be
+	// long, because an agent that has ended can be restored for an hour, and an agent may wait for an approver for
+	// days.
 	agentFolderTime = 30 * 24 * time.Hour
 	// sweepInterval is the time between two searches for unused directories.
 	sweepInterval = time.Hour
@@ -128,7 +129,7 @@ func (s *transport) renameUnused(dir string, now time.Time, isOld func(used time
 	if err := os.Rename(dir, dir+endedFolder); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	_ = os.Remove(dir + homeMark) // most directories have none
+	_ = os.Remove(dir + homeMark) // most directories have no such file
 	return dir + endedFolder, os.Remove(dir + agentMark)
 }
 

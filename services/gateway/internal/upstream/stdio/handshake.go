@@ -13,12 +13,12 @@ import (
 // initialized is the notification that a process receives after it has answered initialize.
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
-// maxRefusal is the maximum length of the part of a server's refusal that an error quotes, in bytes.
+// maxRefusal limits how much of a server's refusal an error quotes, in bytes.
 const maxRefusal = 512
 
-// greeting contains the two requests that can open a process. The request first is sent first. If the process refuses
-// it, the request other is sent. One of the two is an initialize request, and the other is a server/discover request
-// for a stateless server (revision 2026-07-28).
+// greeting contains the two requests that can open a process. One of the two is an initialize request, and the other is
+// a server/discover request for a stateless server (revision 2026-07-28). The gateway sends first at the beginning, and
+// sends other only if the process refuses first.
 type greeting struct{ first, other *jsonrpc.Message }
 
 // greetingOf returns the greeting for a session that is opened with hello. The greeting's first request is the one that

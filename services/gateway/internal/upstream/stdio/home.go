@@ -12,7 +12,7 @@ import (
 
 const (
 	// homeMark is the suffix of a file next to a private directory. The file contains the names of the links that
-	// linkHome has created. No process can change the file.
+	// linkHome created. No process can change the file.
 	homeMark = ".home"
 	// ownEntry is the suffix that is added to the name of an entry that the process itself has created, when a link
 	// needs that name.
@@ -20,8 +20,8 @@ const (
 )
 
 // linkHome creates links in a private directory to entries of HOME, at the same relative paths. It removes links that
-// earlier calls have created and that are no longer needed. The process controls the directory, so linkHome never
-// follows an entry to a place outside the directory.
+// earlier calls created if they are no longer needed. The process controls the directory, so linkHome never follows an
+// entry to a place outside the directory.
 func linkHome(dir, home string, entries []string) error {
 	before, err := os.ReadFile(dir + homeMark)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -89,7 +89,7 @@ func linkEntry(root *os.Root, home, name string) error {
 	return root.Symlink(target, name)
 }
 
-// removeLink removes a link. If the name refers to any other kind of file, the file is kept.
+// removeLink removes a link. If the name refers to any other kind of file, the file is not removed.
 func removeLink(root *os.Root, name string) error {
 	info, err := root.Lstat(name)
 	if err != nil || info.Mode()&fs.ModeSymlink == 0 {

@@ -18,7 +18,7 @@ const (
 	quickStarts   = 3
 	startInterval = time.Second
 	doublings     = 3
-	// steadyAfter is the minimum time since the previous start for a start that does not count as quick.
+	// steadyAfter is how long after the previous start a start no longer counts as quick.
 	steadyAfter = 10 * time.Second
 )
 
@@ -28,13 +28,13 @@ var (
 	errRecycled = errors.New("it has served the configured number of calls")
 )
 
-// host contains one principal's process, or a shared server's only process. Its fields are guarded by transport.mu.
+// host contains one principal's process, or a shared server's only process. transport.mu guards its fields.
 type host struct {
 	key principal.Key
 	// accounts identifies the principals and people whose quotas the process counts against.
 	accounts principal.Accounts
-	// room identifies the memory budget to which the processes' output lines are charged: the principal's budget, or the
-	// server's own budget if the server is shared. No memory is reserved in room itself.
+	// room identifies the memory budget to which the processes' output lines are charged. This is the principal's
+	// budget, or the server's own budget if the server is shared. No memory is reserved in room itself.
 	room *limits.Memory
 	// conns is the number of sessions that are open or being opened.
 	conns int
@@ -49,7 +49,7 @@ type host struct {
 	// start within steadyAfter.
 	startedAt time.Time
 	quick     int
-	// limited records the last processes that have reached a limit.
+	// limited contains data about the last processes that have reached a limit.
 	limited limited
 	// failure is the error of the last start, or nil if it succeeded.
 	failure error
@@ -140,10 +140,11 @@ func (h *host) hasOne(s *transport) bool {
 	return !s.cfg.Shared && h.conns == 1
 }
 
-// ownIdle is the time for which a process stays idle after the gateway has used it to list the server's tools.
+// ownIdle is how long a process stays idle after the gateway has used it to list the server's tools.
 const ownIdle = 2 * time.Second
 
-// removeSession reverses addSession.
+// removeSession removes a session that addSession has counted. If the host then has no sessions, its process is
+// terminated after an idle period.
 func (s *transport) removeSession(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,9 +174,10 @@ func (s *transport) expire(h *host) {
 	}
 }
 
-// acquire returns the host's process, and starts a process if there is none. with contains the handshake requests of a
-// session that is being opened, and is empty for an open session. acquire returns the same errors as Transport.Open.
-func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*process, error) {
+// acquire returns the host's process, and starts a process if there is none. requests contains the handshake requests
+// of a session that is being opened, and is empty for an open session. acquire returns the same errors as
+// Transport.Open.
+func (s *transport) acquire(ctx context.Context, h *host, requests greeting) (*process, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -186,7 +188,7 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 			defer s.mu.Unlock()
 			return h.proc, nil
 		}
-		if err := s.begin(h, with); err != nil {
+		if err := s.begin(h, requests); err != nil {
 			s.mu.Unlock()
 			return nil, err
 		}
@@ -280,8 +282,8 @@ func (s *transport) notStarted(err error) error {
 	}
 }
 
-// startAndGreet starts a process and performs the handshake with it. used is the installed program, or nil if the
-// command runs as configured.
+// startAndGreet starts a process and performs the handshake with it. The process runs the given installed program. If
+// no program is given, it runs the configured command.
 func (s *transport) startAndGreet(h *host, with greeting, used *usedProgram) error {
 	p, err := s.launch(h, used)
 	if err != nil {
@@ -300,7 +302,7 @@ func (s *transport) startAndGreet(h *host, with greeting, used *usedProgram) err
 	return p.handshake(with)
 }
 
-// finish records the result of a start.
+// finish stores the result of a start.
 func (s *transport) finish(h *host, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	// maxInstall is the maximum time for which a start waits for another installation of its package. It equals the
-	// maximum installation time that can be configured.
+	// maxInstall limits how long a start waits for another installation of its package. It equals the maximum
+	// installation time that can be configured.
 	maxInstall = 30 * time.Minute
-	// maxInstalls is the maximum number of packages that the gateway installs at the same time. Each installation uses
-	// much of the network, the disk and the processor.
+	// maxInstalls limits how many packages the gateway installs at the same time, because each installation uses much
+	// of the network, the disk and the processor.
 	maxInstalls = 2
 )
 
@@ -126,8 +126,9 @@ func (i *Installs) removeWaiter(name string) {
 	}
 }
 
-// selfInstallers contains the programs that install a package before they run it. The value lists the arguments that
-// make the program install the package. If the value is empty, the program installs the package with any arguments.
+// selfInstallers contains the programs that install a package before they run it. For each program, the value lists the
+// arguments that make it install the package. If the value is empty, the program installs the package with any
+// arguments.
 var selfInstallers = map[string][][]string{
 	"npx": nil, "pnpx": nil, "bunx": nil, "uvx": nil,
 	"npm": {{"exec"}, {"x"}}, "pnpm": {{"dlx"}}, "yarn": {{"dlx"}}, "bun": {{"x"}}, "pipx": {{"run"}}, "uv": {{"tool", "run"}, {"run"}},
@@ -179,8 +180,8 @@ func SelfInstaller(command []string) string {
 	return program
 }
 
-// firstPackage returns the package named by the first flag in args that is one of packageFlags. Without such a flag, it
-// returns the first argument that is not a flag.
+// firstPackage returns the package named by the first flag in args that is one of packageFlags. If there is no such
+// flag, it returns the first argument that is not a flag.
 func firstPackage(args []string) string {
 	first := ""
 	for i, arg := range args {

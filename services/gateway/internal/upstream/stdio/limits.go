@@ -21,24 +21,24 @@ type Limits struct {
 	Disk int64
 }
 
-// DefaultLimits returns the limits for a server without configured limits: 512 tasks, 2 GiB of memory and 2 GiB of
-// disk.
+// DefaultLimits returns the limits for a server without configured limits, which are 512 tasks, 2 GiB of memory and 2
+// GiB of disk.
 func DefaultLimits() Limits { return Limits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30} }
 
 const (
 	// limitPause is the pause before the next start after a process has reached a limit. It doubles with each further
-	// process that reaches a limit, up to limitDoublings times. The pause is reset after limitForgotten without such a
-	// process.
+	// process that reaches a limit, up to limitDoublings times. The pause is reset when no process has reached a limit
+	// for limitForgotten.
 	limitPause     = 5 * time.Second
 	limitDoublings = 5
 	limitForgotten = 10 * time.Minute
 )
 
-// limited records a host's processes that were terminated because they reached a limit.
+// limited contains data about the processes of a host that were terminated because they reached a limit.
 type limited struct {
 	last *upstream.LimitError
-	// ended is the time at which the most recent of these processes ended. times is the number of these processes. It
-	// is reset if no process reaches a limit for longer than limitForgotten.
+	// ended is the time at which the last of these processes ended, and times is their number. times is reset if no
+	// process reaches a limit for longer than limitForgotten.
 	ended time.Time
 	times int
 }

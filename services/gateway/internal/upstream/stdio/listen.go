@@ -44,7 +44,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// errUnheard means that a process no longer has a listener.
+// errUnheard means that the client of a listener no longer receives the process's messages.
 var errUnheard = errors.New("the process has no listener")
 
 // addListener registers a listener for the processes of the session, and reports whether the session is open.

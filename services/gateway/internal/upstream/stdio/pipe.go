@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxDropped is the maximum number of message bytes that may be dropped per process and minute.
+// maxDropped limits how many bytes of a process's messages may be dropped per minute. A process that exceeds it is
+// terminated.
 const maxDropped = 4 * upstream.MaxStream
 
 // outgoing is a line whose sender waits until the line is written.
@@ -55,9 +56,9 @@ func (s *lineStart) withdraw() bool {
 	return s.withdrawn
 }
 
-// attempt calls the function write, which tries once to write the rest of the line without waiting. If no byte was
-// written yet, attempt first checks whether the line may be written. It does not renew the permit, because other
-// senders' lines would have to wait for the policy service.
+// attempt calls write, which tries once to write the rest of the line without waiting. If no byte was written yet,
+// attempt first checks whether the line may be written. It does not renew the permit, because other senders' lines
+// would have to wait for the policy service.
 func (o outgoing) attempt(write func() (int, error)) (int, error) {
 	o.start.mu.Lock()
 	defer o.start.mu.Unlock()

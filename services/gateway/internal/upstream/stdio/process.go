@@ -22,14 +22,14 @@ import (
 const (
 	// killAfter is the time between SIGTERM and SIGKILL.
 	killAfter = 2 * time.Second
-	// settleTime is the time that a process has to exit by itself after the process or the gateway has closed a pipe.
+	// settleTime is how long a process may take to exit by itself after the process or the gateway has closed a pipe.
 	// MCP 2025-11-25, Shutdown, requires this grace period. A process that was about to exit can then report its
 	// status.
 	settleTime = 500 * time.Millisecond
-	// statusTime is the time for which the gateway waits for the exit status of a process that has closed a pipe. On a
-	// busy machine, a process that runs in its own namespaces takes longer than settleTime to exit.
+	// statusTime is how long the gateway waits for the exit status of a process that has closed a pipe. On a busy
+	// machine, a process that runs in its own namespaces takes longer than settleTime to exit.
 	statusTime = 2 * time.Second
-	// drainTime is the time for which the rest of the output is read after the process and its group have ended. Only a
+	// drainTime is how long the gateway reads the rest of the output after the process and its group have ended. Only a
 	// grandchild that has left the group can still keep a pipe open.
 	drainTime = time.Second
 )
@@ -49,7 +49,7 @@ type process struct {
 	replies   chan []byte
 	piping    sync.WaitGroup
 	lastLines stderrTail
-	// starting limits the duration of the start.
+	// starting is a timer that limits how long the start may take.
 	starting startTime
 	// group contains the process and all processes that it starts. disk measures the process's private directory.
 	group *proclimit.Group
@@ -291,7 +291,7 @@ func (p *process) describe(err error) error {
 	return out
 }
 
-// end makes the goroutine that runs supervise terminate the process. It does not wait for that.
+// end makes the goroutine that runs supervise terminate the process. It does not wait until the process has ended.
 func (p *process) end(reason error) { p.requestEnd(ending{reason: reason}) }
 
 // endBroken makes the goroutine that runs supervise terminate a process that has closed a pipe.

@@ -30,14 +30,15 @@ type Install struct {
 }
 
 const (
-	// installLimit is the maximum duration of an installation. npm prints nothing while it builds a package, so the
+	// installLimit limits how long an installation may take. npm prints nothing while it builds a package, so the
 	// gateway does not end an installation only because it prints nothing.
 	installLimit = 10 * time.Minute
-	// renewAfter is the maximum age of an installation of a package without an exact version. An older installation is
-	// renewed when a process is started. renewAgain is the time between a failed renewal and the next attempt.
+	// renewAfter is how old an installation may be if the command names no exact version of the package. An older
+	// installation is renewed when a process is started. renewAgain is the time between a failed renewal and the next
+	// attempt.
 	renewAfter = 24 * time.Hour
 	renewAgain = time.Hour
-	// renewWait is the time for which the start of a process waits for a renewal before it uses the older version.
+	// renewWait limits how long the start of a process waits for a renewal before it uses the older version.
 	renewWait = 20 * time.Second
 	// installPause is the pause after a failed installation. It doubles with each further failure, up to
 	// installDoublings times.
@@ -198,7 +199,7 @@ func (p *program) causeOf(err error) *upstream.CauseError {
 	return out
 }
 
-// report logs the end of an installation.
+// report writes a log message about the end of an installation.
 func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
 	log, ctx := p.server.log.With("package", p.Command.DisplayPackage()), context.Background()
 	switch cause := upstream.CauseOf(err); {
@@ -224,8 +225,8 @@ func (p *program) notice() string {
 		p.Command.DisplayPackage(), p.newest.Version, p.failure.Detail), maxLoggedLine)
 }
 
-// release records that a process no longer uses an installation. It removes the installation if no other process uses
-// it and a newer one exists.
+// release must be called when a process no longer uses an installation. It removes the installation if no other process
+// uses it and a newer one exists.
 func (p *program) release(used *usedProgram) {
 	p.mu.Lock()
 	used.users--
@@ -242,7 +243,8 @@ func (p *program) remove(old *usedProgram) {
 	}
 }
 
-// progress returns the reason why the start of a process is delayed, or "" if it is not waiting for an installation.
+// progress returns the reason why the start of a process is delayed, or "" if the start is not waiting for an
+// installation.
 func (p *program) progress() string {
 	if p == nil {
 		return ""

@@ -37,7 +37,7 @@ const (
 // maxServerID is the maximum length of a server's request id, in bytes. Requests with a longer id get no response.
 const maxServerID = 1 << 10
 
-// drop counts a dropped message. The first message for each reason is logged.
+// drop adds one to the number of messages that were dropped for this reason. It logs the first message for each reason.
 func (p *process) drop(reason string) {
 	p.drops[reason]++
 	if p.drops[reason] == 1 {
@@ -48,7 +48,7 @@ func (p *process) drop(reason string) {
 // receive handles one line from the process. If own is true, receive may keep the line. Otherwise it copies the parts
 // that it needs. It returns the reason why it has dropped the message, or "" if it has not dropped the message.
 func (p *process) receive(line []byte, own bool) string {
-	a, err := bodyreader.ReadRepaired(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a processor slot is short
+	a, err := bodyreader.ReadRepaired(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a time slice is short
 	switch {
 	case err != nil:
 		return p.unreadable(line, err)
@@ -61,7 +61,8 @@ func (p *process) receive(line []byte, own bool) string {
 	}
 }
 
-// deliverAnswer passes an answer and its memory to the request.
+// deliverAnswer passes an answer and its memory to the request that it answers. It returns the reason why the answer
+// was dropped, or "" if it was not dropped.
 func (p *process) deliverAnswer(a *jsonrpc.Answer, own bool) string {
 	id := a.ID.Of(a.Raw)
 	if number := jsonrpc.NumberIn(id); number != nil {
@@ -239,7 +240,8 @@ func (p *process) handleNotification(a *jsonrpc.Answer) string {
 	}
 }
 
-// deliver queues a message for the receiver of a request.
+// deliver queues a message for the receiver of a request. It returns the reason why the message was dropped, or "" if
+// it was not dropped.
 func (p *process) deliver(c *pendingCall, message []byte) string {
 	if c.m.Method == mcp.MethodListen && time.Since(c.begun) >= time.Minute {
 		c.begun, c.seen, c.bytes = time.Now(), 0, 0

@@ -17,11 +17,10 @@ import (
 
 const (
 	// unusedMark is the suffix of a marker file next to the directory of a server that no longer uses private
-	// directories. Since the modification time of the marker file, no process of the server can have used the
-	// directory.
+	// directories. No process of the server can have used the directory after the modification time of the marker file.
 	unusedMark = ".unused"
-	// serverFolderTime is the time for which a server's private directories are kept after the server was removed from the
-	// configuration.
+	// serverFolderTime is how long a server must be missing from the configuration before its private directories are
+	// removed.
 	serverFolderTime = 30 * 24 * time.Hour
 )
 
@@ -29,11 +28,11 @@ const (
 // for each server. Links inside it are never followed.
 type WorkRoot string
 
-// EndUnused handles each server for which the function used returns false. It renames the server's directory if no
-// process has used the directory for 30 days. The 30 days begin when EndUnused is first called with a function that
-// returns false for the server. [WorkRoot.RemoveEnded] removes the renamed directories. EndUnused may be called only
-// while no process of these servers is being started.
-func (r WorkRoot) EndUnused(ctx context.Context, log *slog.Logger, used func(server string) bool, now time.Time) error {
+// EndUnused renames the directory of each server for which isUsed returns false, if no process has used the directory
+// for 30 days. The 30 days begin when EndUnused is first called with a function that returns false for the server.
+// [WorkRoot.RemoveEnded] removes the renamed directories. EndUnused may be called only while no process of these
+// servers is being started.
+func (r WorkRoot) EndUnused(ctx context.Context, log *slog.Logger, isUsed func(server string) bool, now time.Time) error {
 	root, entries, err := r.open()
 	if root == nil {
 		return err
@@ -43,9 +42,9 @@ func (r WorkRoot) EndUnused(ctx context.Context, log *slog.Logger, used func(ser
 		server, isMark := strings.CutSuffix(e.Name(), unusedMark)
 		switch {
 		case !serverName.MatchString(server):
-		case isMark && (used(server) || isMissing(root, server)):
+		case isMark && (isUsed(server) || isMissing(root, server)):
 			errs = append(errs, ignoreMissing(root.Remove(e.Name())))
-		case isMark, !e.IsDir(), used(server):
+		case isMark, !e.IsDir(), isUsed(server):
 		default:
 			errs = append(errs, r.endUnused(ctx, log, root, server, now))
 		}

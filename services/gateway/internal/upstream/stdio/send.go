@@ -171,8 +171,8 @@ func (t *lineTurn) leave() {
 }
 
 // permitEnded returns a channel that is closed when a line of the session was not written because its permit had ended.
-// The senders of later lines then renew their permits at the same time. Otherwise the last line would
-// have to wait while the policy service evaluates one call after another.
+// The senders of later lines then renew their permits at the same time. Otherwise the last line would have to wait
+// while the policy service evaluates one call after another.
 func (o *lineOrder) permitEnded() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// startLimit is the maximum duration of a start if no maximum is configured for the server. Each time that the
-	// process writes to standard error, the start may take another startQuiet, because an installation may take minutes
-	// and writes its progress to standard error. maxStart is the maximum duration of any start.
+	// startLimit limits how long a start may take if no limit is configured for the server. Each time that the process
+	// writes to standard error, the start may take another startQuiet, because an installation may take minutes and
+	// writes its progress to standard error. maxStart limits how long any start may take.
 	startLimit = time.Minute
 	startQuiet = 30 * time.Second
 	maxStart   = 10 * time.Minute
@@ -27,13 +27,13 @@ type startTime struct {
 	begun, ended, written time.Time
 }
 
-// begin returns a context that is cancelled with [context.DeadlineExceeded] when the start has taken longer than the
-// parameter fixed. If fixed is 0, startLimit, startQuiet and maxStart determine the maximum duration of the start.
-func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func()) {
+// begin returns a context that is cancelled with [context.DeadlineExceeded] when the start has taken longer than limit.
+// If limit is 0, startLimit, startQuiet and maxStart determine the maximum duration of the start.
+func (s *startTime) begin(limit time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
 	s.begun = time.Now()
-	first := s.until(fixed)
+	first := s.until(limit)
 	s.mu.Unlock()
 	over := make(chan struct{})
 	go func() {
@@ -46,7 +46,7 @@ func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func())
 			case <-timer.C:
 			}
 			s.mu.Lock()
-			remaining := time.Until(s.until(fixed))
+			remaining := time.Until(s.until(limit))
 			s.mu.Unlock()
 			if remaining <= 0 {
 				cancel(context.DeadlineExceeded)
@@ -66,9 +66,9 @@ func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func())
 
 // until returns the time by which the start must end, which depends on the time at which the process last wrote to
 // standard error. The caller holds the lock.
-func (s *startTime) until(fixed time.Duration) time.Time {
-	if fixed > 0 {
-		return s.begun.Add(fixed)
+func (s *startTime) until(limit time.Duration) time.Time {
+	if limit > 0 {
+		return s.begun.Add(limit)
 	}
 	until, most := s.begun.Add(startLimit), s.begun.Add(maxStart)
 	if longer := s.written.Add(startQuiet); longer.After(until) {
@@ -80,7 +80,7 @@ func (s *startTime) until(fixed time.Duration) time.Time {
 	return until
 }
 
-// wrote records that the process has written to standard error.
+// wrote notes the time at which the process wrote to standard error.
 func (s *startTime) wrote() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,16 +90,16 @@ func (s *startTime) wrote() {
 }
 
 // lasted returns the maximum duration that applied to a start that has timed out.
-func (s *startTime) lasted(fixed time.Duration) time.Duration {
-	if fixed > 0 {
-		return fixed
+func (s *startTime) lasted(limit time.Duration) time.Duration {
+	if limit > 0 {
+		return limit
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.until(fixed).Sub(s.begun).Round(time.Second)
+	return s.until(limit).Sub(s.begun).Round(time.Second)
 }
 
-// notifyingReader calls the function read whenever it has read data.
+// notifyingReader is a reader that calls a function whenever it has read data.
 type notifyingReader struct {
 	io.Reader
 
@@ -133,8 +133,8 @@ func (s *transport) startNext(h *host, with greeting) error {
 	return s.startAndGreet(h, with, nil)
 }
 
-// startMargin is the time before a caller's deadline at which the gateway answers that the server is still starting.
-// The client may have the same deadline and would not receive a later answer.
+// startMargin is how long before a caller's deadline the gateway answers that the server is still starting. The client
+// may have the same deadline and would not receive a later answer.
 const startMargin = 15 * time.Second
 
 // beforeDeadline returns a channel that receives a value startMargin before the deadline of ctx, if ctx has one.
@@ -148,7 +148,7 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// startAgain is the time that a caller should wait before it tries again, if its request arrived during a start.
+// startAgain is how long a caller whose request arrived during a start should wait before it tries again.
 const startAgain = 5 * time.Second
 
 // stillStarting returns the error for a caller whose deadline is reached while the process is starting. The process has

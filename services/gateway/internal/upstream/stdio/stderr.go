@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// maxReadLine is the maximum number of bytes of one line of standard error that are read, and maxLoggedLine is the
-	// maximum number that are logged.
+	// maxReadLine limits how many bytes of one line of standard error are read. maxLoggedLine limits how many bytes of
+	// it are logged.
 	maxReadLine   = 8 << 10
 	maxLoggedLine = 1 << 10
-	// stderrRate is the maximum number of lines that are logged per second.
+	// stderrRate limits how many lines are logged per second.
 	stderrRate = 20
-	// tailLines is the maximum number of lines that errors quote from the end of standard error. maxTailLine is the
-	// maximum number of bytes that they quote of each line.
+	// tailLines limits how many lines from the end of standard error an error quotes. maxTailLine limits how many bytes
+	// of each of these lines it quotes.
 	tailLines   = 10
 	maxTailLine = 256
 )

@@ -72,18 +72,19 @@ type Config struct {
 	Recycle int
 	// Limits are the limits of one process. The zero value selects [DefaultLimits].
 	Limits Limits
-	// Start is the maximum time between the start of a process and its answer to initialize. If it is 0, the maximum is 60
+	// Start limits how long a process may take from its start until it answers initialize. If it is 0, the limit is 60
 	// s, or up to 10 min while the process writes to standard error.
 	Start time.Duration
-	// WriteTimeout is the time after which a process is terminated if it does not read a message. If it is 0, the time
-	// is 10 s.
+	// WriteTimeout is how long a process may take to read a message before it is terminated. If it is 0, the time is 10
+	// s.
 	WriteTimeout time.Duration
-	// IdleTimeout is the time after which a process without open sessions is terminated. If it is 0, the time is 5 min.
+	// IdleTimeout is how long a process may run without open sessions before it is terminated. If it is 0, the time is
+	// 5 min.
 	IdleTimeout time.Duration
-	// MaxProcesses is the maximum number of principals that have a process at a time. If it is 0, the maximum is 256. A
+	// MaxProcesses limits how many principals may have a process at the same time. If it is 0, the maximum is 256. A
 	// principal, together with the agents that it has created, may have a quarter of these processes. All principals of
-	// one person together may have half of them. Each of them may always have one process. A shared server has only one
-	// process.
+	// one person together may have half of them. Each of these quotas is at least one process. A shared server has only
+	// one process.
 	MaxProcesses int
 	// MaxMessage is the maximum length of a line from a process, in bytes. If a line is longer, the process is
 	// terminated. If MaxMessage is 0, the maximum is [upstream.MaxMessage]. MaxMessage must not exceed that maximum.
@@ -102,8 +103,8 @@ type Deps struct {
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
 	// Installer returns two sandboxes for one installation of Config.Install. It is called for each installation. In
-	// the sandbox that is returned as installer, only the installation's directory is writable. The sandbox that is
-	// returned as scripts is used for install scripts if these run separately.
+	// the first sandbox, only the installation's directory is writable. The second sandbox is used for install scripts
+	// if these run separately.
 	Installer func() (installer, scripts *sandbox.Sandbox, err error)
 	// Limiter enforces the processes' limits.
 	Limiter *proclimit.Limiter
@@ -232,7 +233,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// transport implements upstream.Transport. Close waits for all its goroutines.
+// transport implements upstream.Transport. Its Close method waits for all goroutines of the transport.
 type transport struct {
 	cfg   Config
 	log   *slog.Logger
@@ -262,7 +263,7 @@ type transport struct {
 	hosts        map[principal.Key]*host
 	processCount *quota.Tally // counts processes; the process of a shared server counts against no principal
 	closed       bool
-	sweeps       bool // whether agents' unused directories are being removed
+	sweeps       bool // true if agents' unused directories are being removed
 }
 
 // Kind implements upstream.Transport.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/accesstoken"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
@@ -16,12 +17,13 @@ import (
 // headerAuthorization is the header with the access token (RFC 6750, section 2.1).
 const headerAuthorization = "Authorization"
 
-// maxOldTokens is the number of replaced access tokens that are still redacted, because late answers may contain them.
+// maxOldTokens limits how many replaced access tokens are still redacted. They are redacted because late answers may
+// contain them.
 const maxOldTokens = 2
 
 // secrets contains the values that a server's answers must not contain. It is immutable.
 type secrets struct {
-	// configured are the secrets of the configuration, and tokens the last access tokens, newest first.
+	// configured are the secrets of the configuration, and tokens are the last access tokens, newest first.
 	configured, tokens []string
 	// clean redacts all of them in answers. address redacts the parts of a redirect address that are shown.
 	clean, address *redact.Redactor
@@ -58,20 +60,31 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 	if err != nil {
 		return nil, notSentError{err}
 	}
-	s.hide(token.Text)
-	resp, err := s.client.SendWhen(ctx, begin, head, append(fields, bearer(token.Text)), body)
+	resp, err := s.sendWith(ctx, token, begin, head, fields, body)
 	if err != nil || once || !refusesToken(resp) {
 		return resp, err
 	}
 	next, isNew, err := s.tokens.Replace(ctx, token)
 	if err != nil || !isNew {
-		return resp, nil //nolint:nilerr // the answer of the server says more
+		return resp, nil //nolint:nilerr // the server's answer says more about the refusal than err
 	}
 	closeBody(resp)
-	s.hide(next.Text)
-	resp, err = s.client.SendWhen(ctx, begin, head, append(fields, bearer(next.Text)), body)
-	if errors.Is(err, httpclient.ErrNeverSent) { // bytes of the first attempt were sent
+	resp, err = s.sendWith(ctx, next, begin, head, fields, body)
+	switch {
+	case errors.Is(err, httpclient.ErrNeverSent): // bytes of the first attempt were sent
 		err = fmt.Errorf("after %s had refused an access token: %s", s.name, err) //nolint:errorlint // the class of err is that of the second attempt only
+	case err == nil && refusesToken(resp):
+		s.tokens.Report(ctx, next)
+	}
+	return resp, err
+}
+
+// sendWith sends a request with an access token.
+func (s *Transport) sendWith(ctx context.Context, token accesstoken.Token, begin func() error, head *httpclient.Head, fields []httpclient.Field, body []byte) (*http.Response, error) {
+	s.hide(token.Text)
+	resp, err := s.client.SendWhen(ctx, begin, head, append(fields, bearer(token.Text)), body)
+	if err == nil && resp.StatusCode < http.StatusBadRequest {
+		s.tokens.Accept(token)
 	}
 	return resp, err
 }

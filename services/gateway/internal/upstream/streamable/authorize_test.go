@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -31,6 +33,15 @@ type issuing struct {
 	// cannotReplace is true if refused tokens are not replaced.
 	cannotReplace bool
 	err           error
+	// refused are the generations of the refused tokens.
+	refused []int64
+}
+
+// hasRefused reports whether the gateway has reported that the server refuses a token.
+func (i *issuing) hasRefused(generation int64) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Contains(i.refused, generation)
 }
 
 func tokenText(generation int64) string { return fmt.Sprintf("access-token-number-%d", generation) }
@@ -41,6 +52,9 @@ func (i *issuing) GetAccessToken(_ context.Context, req *identityv1.GetAccessTok
 	if i.err != nil {
 		return nil, i.err
 	}
+	if refused := req.GetRefusedGeneration(); refused != 0 {
+		i.refused = append(i.refused, refused)
+	}
 	if i.generation == 0 || req.GetRefusedGeneration() == i.generation && !i.cannotReplace {
 		i.generation++
 	}
@@ -50,7 +64,7 @@ func (i *issuing) GetAccessToken(_ context.Context, req *identityv1.GetAccessTok
 // newAuthorized returns a transport to a server that requires OAuth.
 func newAuthorized(t *testing.T, s *web, tokens *issuing) *streamable.Transport {
 	t.Helper()
-	over, err := streamable.New(streamable.Config{Name: "web", URL: s.URL, Tokens: accesstoken.New(tokens, "web", s.URL)}, slog.New(slog.DiscardHandler))
+	over, err := streamable.New(streamable.Config{Name: "web", URL: s.URL, Tokens: accesstoken.New(tokens, "web", s.URL, accesstoken.Account{})}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,8 +108,8 @@ func TestAuthorize_RefusedTokenIsReplaced(t *testing.T) {
 	}
 }
 
-// If the server refuses each token, the error says what an operator can do. A request that must not be sent twice is
-// not repeated.
+// If the server refuses each token, the error says what an operator can do, and the identity service learns that the
+// new token was refused. A request that must not be sent twice is not repeated.
 func TestAuthorize_ServerRefusesEachToken(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -115,6 +129,9 @@ func TestAuthorize_ServerRefusesEachToken(t *testing.T) {
 			}
 			if n := len(s.got("tools/call")); n != c.requests {
 				t.Errorf("the server has received %d requests, want %d", n, c.requests)
+			}
+			if name == "replaced" {
+				eventually.Holds(t, "the gateway has reported the second token", func() bool { return tokens.hasRefused(2) })
 			}
 		})
 	}
@@ -171,6 +188,22 @@ func TestAuthorize_TokensAreRedacted(t *testing.T) {
 	s, tokens := newWeb(t), new(issuing)
 	conn := openOver(t, newAuthorized(t, s, tokens))
 	s.on("tools/call", unless(2, plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"`+tokenText(1)+` and `+tokenText(2)+`"}]}}`)))
+	answer, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(answer.Message.Raw); strings.Contains(text, "access-token-number") || !strings.Contains(text, " and ") {
+		t.Errorf("the answer is %s", text)
+	}
+}
+
+// A token that is replaced when the stream of an answer is resumed is redacted in the rest of the answer.
+func TestAuthorize_TokenOfAResumedStreamIsRedacted(t *testing.T) {
+	t.Parallel()
+	s, tokens := newWeb(t), new(issuing)
+	conn := openOver(t, newAuthorized(t, s, tokens))
+	s.on("tools/call", unless(1, events("retry: 1\nid: a\ndata:\n\n")))
+	s.on("", unless(2, events(`data: {"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"`+tokenText(1)+` and `+tokenText(2)+`"}]}}`+"\n\n")))
 	answer, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -37,10 +37,10 @@ type conn struct {
 	// several requests find that their session is lost. It is a channel, so that other requests stop waiting when their
 	// contexts are done.
 	reopening chan struct{}
-	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
-	// reopening.
+	// probed is the time at which the gateway last checked whether the server still knows the session. The lock
+	// reopening guards it.
 	probed time.Time
-	// listened reports whether the server has opened a stream for the session.
+	// listened is true if the server has opened a stream for the session.
 	listened atomic.Bool
 }
 
@@ -50,10 +50,10 @@ type negotiated struct {
 	session string
 	// version is the negotiated protocol revision, or empty if the gateway does not know it.
 	version string
-	// closed reports whether messages can no longer be sent. lost reports whether this is because the server has lost
-	// the session.
+	// closed is true if no more messages can be sent. lost is true if the reason is that the server has lost the
+	// session.
 	closed, lost bool
-	// opening reports whether the session is not open yet.
+	// opening is true while the session is not open yet.
 	opening bool
 	// cookies contains the session's cookies, or is nil if there is no session.
 	cookies *cookies
@@ -102,7 +102,7 @@ func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen replaces the session in the parameter old with a new one, unless another request has already done so.
+// reopen replaces old, which is a lost session, with a new session, unless another request has already done so.
 func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:
@@ -127,8 +127,8 @@ func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memor
 	return fresh, nil
 }
 
-// replaceSession sends notifications/initialized to the server in the new session, which is the parameter fresh. Then
-// it makes that session the session of the connection.
+// replaceSession sends notifications/initialized to the server in the session fresh. Then it makes fresh the session of
+// the connection.
 func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error {
 	if fresh.version != old.version { // the client has negotiated the old revision
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// maxCookies is the maximum number of cookies that are stored for a session. maxCookie is the maximum length of a
-	// Set-Cookie line, in bytes (RFC 6265, section 6.1, requires at least 50 cookies of 4096 bytes).
+	// maxCookies limits how many cookies are stored for a session. maxCookie is the maximum length of a Set-Cookie
+	// line, in bytes (RFC 6265, section 6.1, requires at least 50 cookies of 4096 bytes).
 	maxCookies = 16
 	maxCookie  = 4 << 10
-	// maxOld is the maximum number of replaced cookie values that are stored.
+	// maxOld limits how many replaced cookie values are stored.
 	maxOld = 4
 )
 
@@ -30,8 +30,8 @@ type cookies struct {
 	mu       sync.Mutex
 	current  []*http.Cookie // oldest first
 	replaced []string       // the last replaced values, which answers may still contain
-	// clean redacts the server's secrets, which were cleaned when clean was made, and the cookies' values, which may be
-	// credentials. It is nil if the cookies have changed since.
+	// clean redacts the server's secrets and the cookies' values, which may be credentials. It is nil if the cookies
+	// have changed since it was created. cleaned contains the server's secrets that clean redacts.
 	clean   *redact.Redactor
 	cleaned *secrets
 }
@@ -107,7 +107,7 @@ func (c *cookies) isFor(set *http.Cookie) bool {
 	return covers && (domain == "" || host == domain || strings.HasSuffix(host, "."+domain)) && (!set.Secure || c.server.url.Scheme == "https")
 }
 
-// field returns a request's Cookie header: the configured cookies, followed by the session's cookies.
+// field returns a request's Cookie header, which contains the configured cookies, followed by the session's cookies.
 func (c *cookies) field(configured string) httpclient.Field {
 	out := httpclient.Field{Name: "Cookie", Value: configured}
 	if c == nil {

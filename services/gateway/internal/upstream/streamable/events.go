@@ -21,8 +21,9 @@ import (
 // readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req arrives, and returns it.
 // It passes notifications and requests to their receivers. It drops answers to other requests, because those requests
 // were not sent on this stream. If the stream ends before the answer and its last event had an id, readEvents resumes
-// the stream after that event (MCP 2025-11-25, Transports, Resumability and Redelivery).
-func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
+// the stream after that event (MCP 2025-11-25, Transports, Resumability and Redelivery). The function clean returns the
+// redactor for the next message, because the server can receive another access token or set another cookie meanwhile.
+func readEvents(ctx context.Context, body io.ReadCloser, clean func() *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: bodyreader.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.continueWith(body)
 	if req.Method() == mcp.MethodListen { // the stream of a subscription has no end
@@ -47,7 +48,7 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 		if len(data) == 0 {
 			continue // a priming event, or another event without a message
 		}
-		message, err := bodyreader.ReadRepaired(ctx, data, clean, req.Room, methodOf(req))
+		message, err := bodyreader.ReadRepaired(ctx, data, clean(), req.Room, methodOf(req))
 		if err != nil {
 			return nil, fmt.Errorf("read an event: %w", upstream.AsAnswerError(err))
 		}
@@ -66,10 +67,10 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 
 var errEnded = errors.New("the stream ended before the answer")
 
-// receivers contains the receivers of messages from a server. All except events and resume are required.
+// receivers contains the functions that receive a server's messages. All except events and resume are required.
 type receivers struct {
-	// resume waits for the duration in the parameter wait, and then continues the stream after the event whose id is in
-	// the parameter last. resume is nil if the stream cannot be resumed.
+	// resume waits for the given duration, and then continues the stream after the event with the given id. It is nil
+	// if the stream cannot be resumed.
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
 	// events receives the messages that belong to the current request. It is nil if the request has no receiver for them.
 	events func([]byte)
@@ -96,7 +97,7 @@ func (to receivers) deliver(m *jsonrpc.Answer, token []byte) {
 	}
 }
 
-// replyTimeout is the maximum time for a server to accept the gateway's response to the server's request. It is short
+// replyTimeout limits how long a server may take to accept the gateway's response to the server's request. It is short
 // because the gateway reads nothing from the server while it sends the response.
 const replyTimeout = 5 * time.Second
 
@@ -116,8 +117,7 @@ func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) 
 	}
 }
 
-// eventBuffer is the number of bytes of a stream that are buffered. The field name of every line must fit into the
-// buffer.
+// eventBuffer is the size of the buffer for a stream, in bytes. The field name of every line must fit into the buffer.
 const eventBuffer = 8 << 10
 
 // eventReader reads the events of a stream one at a time. It stores only the data of the current event, in a single
@@ -130,7 +130,7 @@ type eventReader struct {
 	all, events int
 	begun       time.Time
 	// seen is the size of the current event, and lines is the number of its data lines. other is true if the type of
-	// the event is neither "message" nor the type in the field wanted.
+	// the event is neither "message" nor wanted.
 	seen, lines int
 	other       bool
 	// kind is the type of the current event, or "" for the default type. wanted is an additional event type whose data

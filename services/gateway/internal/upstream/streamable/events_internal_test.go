@@ -23,6 +23,9 @@ func written(text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
+// noSecrets returns a redactor that redacts nothing.
+func noSecrets() *redact.Redactor { return new(redact.Redactor) }
+
 func asking() upstream.Request {
 	return written(`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1}}}`)
 }
@@ -45,7 +48,7 @@ func FuzzReadEvents(f *testing.F) {
 				t.Errorf("passed on %q, which is neither a request nor a notification of the request: %v", m, err)
 			}
 		}
-		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(redact.Redactor), asking(), receivers{events: events, reply: func(*jsonrpc.Answer) {}, changed: func() {}})
+		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), noSecrets, asking(), receivers{events: events, reply: func(*jsonrpc.Answer) {}, changed: func() {}})
 		if err != nil {
 			return
 		}

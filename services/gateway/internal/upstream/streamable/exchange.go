@@ -25,9 +25,9 @@ const (
 )
 
 const (
-	// drainTimeout is the maximum time that a server has to end a response after its answer was read.
+	// drainTimeout limits how long a server may take to end a response after its answer was read.
 	drainTimeout = 50 * time.Millisecond
-	// maxDrain is the maximum number of bytes that are read from a response after its answer.
+	// maxDrain limits how many bytes are read from a response after its answer.
 	maxDrain = 4 << 10
 )
 
@@ -142,8 +142,8 @@ func (s *Transport) neverSent(err error) error {
 	return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, s.name, err)
 }
 
-// answer reads the answer to req from a response: one JSON message, or the messages of an event stream up to the
-// answer.
+// answer reads the answer to req from a response. The response is one JSON message, or an event stream, of which answer
+// reads the messages up to the answer.
 func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *negotiated, events func([]byte)) (message *jsonrpc.Answer, err error) {
 	defer func() {
 		if err != nil {
@@ -157,7 +157,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 		if !state.opening && !state.modern() {
 			to.resume = func(last string, wait time.Duration) (io.ReadCloser, error) { return c.resume(ctx, state, last, wait) }
 		}
-		return readEvents(ctx, resp.Body, c.scrubberFor(state), req, to)
+		return readEvents(ctx, resp.Body, func() *redact.Redactor { return c.scrubberFor(state) }, req, to)
 	case typeJSON:
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)

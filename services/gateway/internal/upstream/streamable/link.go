@@ -21,13 +21,14 @@ import (
 )
 
 const (
-	// endpointTimeout is the maximum time for a server to send the endpoint for messages, which must be in its first
-	// event.
+	// endpointTimeout limits how long a server may take to send its first event, which must contain the endpoint for
+	// messages.
 	endpointTimeout = 5 * time.Second
 	// maxEndpoint is the maximum length of an endpoint, in bytes.
 	maxEndpoint = 4 << 10
-	// queued is the maximum number of messages that wait for one receiver. maxQueued is the maximum size of each waiting
-	// message, in bytes. Messages beyond these limits are dropped, because a slow client must not delay answers.
+	// queued is the maximum number of messages that wait for one receiver. maxQueued is the maximum size of each
+	// waiting message, in bytes. Messages beyond these limits are dropped, because a slow client must not delay
+	// answers.
 	queued    = 64
 	maxQueued = 256 << 10
 )
@@ -37,7 +38,8 @@ const (
 // with SSE). A link is safe for concurrent use.
 type link struct {
 	server *Transport
-	// end ends the stream and cancels the context all. ended is closed when the stream is no longer read.
+	// all is the context of the stream. end cancels it, which ends the stream. ended is closed when the stream is no
+	// longer read.
 	all   context.Context //nolint:containedctx // the context of the stream, which outlives requests
 	end   context.CancelCauseFunc
 	ended chan struct{}
@@ -183,8 +185,8 @@ func (l *link) refuse(m *jsonrpc.Answer) {
 	l.reply(upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NoClientForRequest))
 }
 
-// reply queues a response from the gateway. If the server sends requests faster than it accepts responses, the response
-// is dropped.
+// reply puts a response from the gateway into the queue. If the server sends requests faster than it accepts responses,
+// the response is dropped.
 func (l *link) reply(own upstream.GatewayMessage) {
 	select {
 	case l.replies <- own.Request("", nil):
@@ -240,8 +242,8 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 // errLost means that a stream has ended.
 var errLost = errors.New("the stream has ended")
 
-// firstEvent reads events up to the first event that has data, and returns that data. The event must have the type
-// kind.
+// firstEvent reads events up to the first event that has data, and returns that data. The event must have the given
+// type.
 func (e *eventReader) firstEvent(kind string) (string, error) {
 	e.wanted = kind
 	defer func() { e.wanted = "" }()

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// openTimeout is the maximum time for a server's answer to a request for a stream.
+// openTimeout limits how long a server may take to answer a request for a stream.
 const openTimeout = 30 * time.Second
 
 // Listen implements upstream.Conn. It opens the stream of a session (MCP 2025-11-25, Transports, Listening for Messages
@@ -54,8 +54,8 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// stream opens a session's stream, or resumes it after the event whose id is given in the parameter after. If after is
-// empty, the stream begins with new events.
+// stream opens a session's stream. If after is not empty, it resumes the stream after the event with this id. Otherwise
+// the stream begins with new events.
 func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
@@ -150,5 +150,5 @@ func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byt
 	return nil
 }
 
-// errUnheard means that a stream no longer has a listener.
+// errUnheard means that the client of a listener no longer receives the stream's messages.
 var errUnheard = errors.New("the stream has no listener")

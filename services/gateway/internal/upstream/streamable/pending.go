@@ -130,8 +130,8 @@ func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	return true
 }
 
-// remove removes the first waiting request for which the function is returns true, and returns that request. It returns
-// nil if there is no such request.
+// remove removes the first waiting request that matches, and returns that request. It returns nil if no request
+// matches.
 func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,8 +186,8 @@ func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	return false
 }
 
-// close refuses the server's requests that remain in the queue q, and releases the memory of q. The caller must ensure
-// that no more messages are added to q.
+// close refuses the server's requests that remain in a queue, and releases the memory of the queue. The caller must
+// ensure that no more messages are added to the queue.
 func (l *link) close(q *queue) {
 	if q == nil {
 		return

@@ -33,8 +33,8 @@ func mayMeanLost(status int) bool {
 }
 
 // probe checks whether a server still knows a session. It is called after an answer to a request had a status that may
-// mean that the session is lost. The parameter why is the error of that request. probe returns this error, and adds
-// [upstream.ErrSessionLost] if the session is lost.
+// mean that the session is lost. probe returns why, which is the error of that request, and adds
+// [upstream.ErrSessionLost] to it if the session is lost.
 //
 // The check tries to open another session. If the server opens it, the old session counts as lost, because a server
 // that refuses the gateway would not open a session. probe then closes the new session. It never sends the request

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
-	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // Case X3. A slow stream uses no memory budget between messages, even if the messages are large.
@@ -38,7 +37,7 @@ func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 		count := 0
 		req := asking()
 		req.Room = memory
-		answer, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{events: func([]byte) { count++ }})
+		answer, err := readEvents(t.Context(), body, noSecrets, req, receivers{events: func([]byte) { count++ }})
 		if err != nil || count != 20 || !answer.Result.Present() {
 			t.Errorf("%d events came, and then %v", count, err)
 		}
@@ -69,7 +68,7 @@ func TestReadEvents_StalledEventIsCutOff(t *testing.T) {
 		req := asking()
 		req.Room = memory
 		begin := time.Now()
-		if _, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{}); !errors.Is(err, bodyreader.ErrSlow) || time.Since(begin) > 12*time.Second {
+		if _, err := readEvents(t.Context(), body, noSecrets, req, receivers{}); !errors.Is(err, bodyreader.ErrSlow) || time.Since(begin) > 12*time.Second {
 			t.Errorf("after %v: %v", time.Since(begin), err)
 		}
 	})

@@ -45,7 +45,8 @@ type Config struct {
 	ProxyHint string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
-	// Tokens are the access tokens that are sent with every request. It is nil if the server does not require OAuth.
+	// Tokens are the access tokens that are sent with every request. Tokens is nil if the server does not require
+	// OAuth.
 	Tokens *accesstoken.Source
 }
 
@@ -74,13 +75,13 @@ type Transport struct {
 	cookie  string
 	// tokens are the access tokens, or nil if the server does not require OAuth.
 	tokens *accesstoken.Source
-	// links counts the goroutines of HTTP+SSE streams. speaksSSE reports whether the server supports HTTP+SSE.
+	// links counts the goroutines of HTTP+SSE streams. speaksSSE is true if the server supports HTTP+SSE.
 	links sync.WaitGroup
 	// all is the context of all operations of the transport. stop cancels it when the transport is closed.
 	all       context.Context //nolint:containedctx // the context of the transport
 	stop      context.CancelFunc
 	speaksSSE atomic.Bool
-	// opened reports whether the server has ever opened a session.
+	// opened is true if the server has ever opened a session.
 	opened atomic.Bool
 	// notSSESince is the time at which the gateway last found that the server does not support HTTP+SSE, in nanoseconds
 	// of Unix time.
@@ -228,13 +229,13 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.notSSESince.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
-	// If only the attempt with HTTP+SSE has returned an error with a cause, return that error.
+	// If only the attempt with HTTP+SSE has returned an error with a cause, Open returns that error.
 	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil {
 		return nil, answer, upstream.WithClass(upstream.ClassOf(err), s.name, failed)
 	}
 	return nil, answer, err
 }
 
-// sseRetryAfter is the time after which the gateway requests a stream again from a server that did not support
+// sseRetryAfter is how long the gateway waits before it requests a stream again from a server that did not support
 // HTTP+SSE.
 const sseRetryAfter = time.Minute

@@ -55,7 +55,8 @@ var counters = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %+v", input, output) },
 }
 
-// step reports whether an operation may have the result r in the state c, and returns the state after the operation.
+// step reports whether an operation in the state c may have the given result. It also returns the state after the
+// operation.
 func (c counts) step(op operation, r result) (bool, counts) {
 	fits, next := true, c
 	for i, cost := range op.cost {

@@ -35,16 +35,16 @@ type model struct {
 	maxes        []int64
 	most         int64 // the maximum cost
 	now          time.Duration
-	reservations []string // reservation ids, by call
+	reservations []string // the ids of the reservations; the index is the number of the call
 	taken        map[string][]unit
 	check        func(m *model, t *rapid.T, limits []store.Limit, result store.Result)
 }
 
-// modelWindows contains the windows of a model's buckets, by name.
+// modelWindows maps the names of a model's buckets to their windows.
 var modelWindows = map[string]time.Duration{"a": time.Second, "b": 3 * time.Second, "c": 20 * time.Millisecond}
 
-// compare runs random histories on the store and on a model. The parameter most is the maximum cost of a request. The
-// function check checks the results.
+// compare runs random histories on the store and on a model. No request costs more than the given maximum. The given
+// function checks the results.
 func (f *fixture) compare(maxes []int64, most int64, check func(*model, *rapid.T, []store.Limit, store.Result)) {
 	rapid.Check(f, func(t *rapid.T) {
 		f.calls++
@@ -121,8 +121,8 @@ func (m *model) settle(t *rapid.T) {
 	}
 }
 
-// within returns the number of units that were taken from the limit's bucket in one closed period. The period has the
-// length of the limit's window, and its last moment is the parameter end.
+// within returns the number of units that were taken from the limit's bucket in a closed period. The period ends at the
+// given time and has the length of the limit's window.
 func (m *model) within(l store.Limit, end time.Duration) int64 {
 	var sum int64
 	for _, u := range m.taken[l.Bucket] {
@@ -163,7 +163,7 @@ func (m *model) sameResult(t *rapid.T, limits []store.Limit, result store.Result
 }
 
 // noBetterResult checks that the store does not report more remaining units than the model, and that a request fits
-// after its retry time. Grants are checked by try.
+// after its retry time. The method try checks grants.
 func (m *model) noBetterResult(t *rapid.T, limits []store.Limit, result store.Result) {
 	for i, l := range limits {
 		if most := max(0, l.Max-m.within(l, m.now)); result.Remaining[i] > most {

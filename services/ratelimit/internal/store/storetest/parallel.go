@@ -70,7 +70,7 @@ var parallelCases = []testCase{
 	{name: "parallel reservations of overlapping limits in any order end, all or nothing", run: overlapping},
 }
 
-// together calls the function do n times concurrently and waits for all calls.
+// together calls the given function n times concurrently and waits for all calls.
 func (f *fixture) together(n int, do func(i int)) {
 	var all sync.WaitGroup
 	start := make(chan struct{})
@@ -85,7 +85,7 @@ func (f *fixture) together(n int, do func(i int)) {
 }
 
 // overlapping runs concurrent callers that reserve units of random limits in random order and return the units of some
-// reservations. It compares the remaining units with the grants.
+// reservations. It fails the test unless the remaining units match the grants.
 func overlapping(f *fixture) {
 	const buckets, callers, calls, most = 12, 16, 250, 600
 	var spent [buckets]atomic.Int64
@@ -114,8 +114,8 @@ func overlapping(f *fixture) {
 	}
 }
 
-// spend reserves units of limits. If the parameter back is true, spend also returns the units. It reports whether units
-// were taken and not returned.
+// spend reserves units of limits. If back is true, spend also returns the units. It reports whether units were taken
+// and not returned.
 func (f *fixture) spend(key string, limits []store.Limit, back bool) bool {
 	result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
 	if err != nil {

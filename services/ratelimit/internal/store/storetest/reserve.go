@@ -200,7 +200,7 @@ func invalid(f *fixture) {
 		}
 		f.left(1, good)
 	}
-	f.reserveAs("k", good) // no failure is stored
+	f.reserveAs("k", good) // the store has not stored the failed requests
 	_, err := f.store.Peek(f.Context(), nil)
 	f.fails("a peek at nothing", err, store.ErrInvalid)
 	_, err = f.store.Peek(f.Context(), many)

@@ -23,7 +23,7 @@ type Harness struct {
 	// Exact is true if the store's clock moves only in Sleep, and exactly by d. If it is false, tests that depend on exact
 	// times are skipped.
 	Exact bool
-	// Tick is the resolution of the store's clock: 1 ns to 1 ms.
+	// Tick is the resolution of the store's clock, between 1 ns and 1 ms.
 	Tick time.Duration
 }
 
@@ -137,7 +137,7 @@ func (f *fixture) refused(limits ...store.Limit) store.Result {
 	return result
 }
 
-// left fails the test unless the number of units that remain in each limit's bucket equals the parameter want.
+// left fails the test unless each limit's bucket has exactly the wanted number of remaining units.
 func (f *fixture) left(want int64, limits ...store.Limit) {
 	f.Helper()
 	got, err := f.store.Peek(f.Context(), limits)
@@ -154,7 +154,7 @@ func (f *fixture) left(want int64, limits ...store.Limit) {
 	}
 }
 
-// settle settles a reservation, and checks whether this call ended it.
+// settle settles a reservation, and fails the test unless Settle returns the wanted result.
 func (f *fixture) settle(reservation string, outcome store.Outcome, want bool) {
 	f.Helper()
 	got, err := f.store.Settle(f.Context(), reservation, outcome)

@@ -1,5 +1,6 @@
-// Command pack writes the shipped guests into one archive, which package modules embeds: a tar file compressed with
-// Zstandard. Because all guests contain the same Go runtime, the archive is 60 % smaller than separate gzip files.
+// Command pack writes the shipped guests into one archive, which package modules embeds. The archive is a tar file that
+// is compressed with Zstandard. It is 60 % smaller than separate gzip files, because all guests contain the same Go
+// runtime.
 //
 //	pack DIRECTORY
 //
@@ -16,8 +17,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// window is the size of the compression window. It is larger than all guests together, so the compressor can refer to
-// the copy of the Go runtime in the first guest when it compresses the other guests.
+// window is the size of the compression window, in bytes. It is larger than all guests together, so that the compressor
+// can refer to the copy of the Go runtime in the first guest when it compresses the other guests.
 const window = 32 << 20
 
 func main() {

@@ -1,14 +1,14 @@
 //go:build !windows
 
-package journal
+package datadir
 
 import (
 	"errors"
 	"os"
 )
 
-// syncDir syncs a directory, so that the names of new files in it survive a power failure.
-func syncDir(dir string) error {
+// SyncDir syncs a directory, so that the names of new files in it survive a power failure.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err
