@@ -57,8 +57,8 @@ func runInBrowser(ctx context.Context, cmd *exec.Cmd) (stdout string, err error)
 	return out.String(), nil
 }
 
-// asPerson runs a command with the stored session.
-func asPerson(t *testing.T, mesh *stack.Process, args ...string) stack.CommandResult {
+// withSession runs a command with the stored session.
+func withSession(t *testing.T, mesh *stack.Process, args ...string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{Args: args, Dir: mesh.Dir, Env: []string{"SLUICE_CONFIG=" + mesh.Config, "DBUS_SESSION_BUS_ADDRESS=unix:path=/nonexistent"}})
 }
@@ -82,29 +82,29 @@ func TestLogin_PersonSignsIn(t *testing.T) {
 			if session.Subject != "idp/"+p.subject || session.Role != "viewer" || len(session.Roles) != 2 {
 				t.Fatalf("the session is %s", out)
 			}
-			if ran := asPerson(t, mesh, "whoami"); ran.Code != 0 || !strings.Contains(ran.Stdout, "idp/"+p.subject) {
+			if ran := withSession(t, mesh, "whoami"); ran.Code != 0 || !strings.Contains(ran.Stdout, "idp/"+p.subject) {
 				t.Errorf("whoami: %+v", ran)
 			}
-			if ran := asPerson(t, mesh, "token", "create", "ci"); ran.Code == 0 || !strings.Contains(ran.Stderr, "viewer") {
+			if ran := withSession(t, mesh, "token", "create", "ci"); ran.Code == 0 || !strings.Contains(ran.Stderr, "viewer") {
 				t.Errorf("a viewer has created a token: %+v", ran)
 			}
 			if _, err := login(t, mesh, "--no-browser", "--role", "operator"); err != nil {
 				t.Fatal(err)
 			}
-			if ran := asPerson(t, mesh, "token", "create", "ci"); ran.Code != 0 {
+			if ran := withSession(t, mesh, "token", "create", "ci"); ran.Code != 0 {
 				t.Errorf("an operator can't create a token: %+v", ran)
 			}
-			if ran := asPerson(t, mesh, "token", "list", "--all"); !strings.Contains(ran.Stdout, "idp/"+p.subject) || strings.Count(ran.Stdout, "login-") != 2 || !strings.Contains(ran.Stdout, "revoked") {
+			if ran := withSession(t, mesh, "token", "list", "--all"); !strings.Contains(ran.Stdout, "idp/"+p.subject) || strings.Count(ran.Stdout, "login-") != 2 || !strings.Contains(ran.Stdout, "revoked") {
 				t.Errorf("the sessions are not listed, or the first has not ended: %+v", ran)
 			}
 			secret := sessionSecret(t, mesh)
-			if ran := asPerson(t, mesh, "logout"); ran.Code != 0 {
+			if ran := withSession(t, mesh, "logout"); ran.Code != 0 {
 				t.Errorf("logout: %+v", ran)
 			}
 			if ran := stack.Run(t, stack.Command{Args: []string{"whoami"}, Dir: mesh.Dir, Env: []string{"SLUICE_CONFIG=" + mesh.Config, "SLUICE_TOKEN=" + secret}}); ran.Code == 0 || !strings.Contains(ran.Stderr, "sign in again") {
 				t.Errorf("the token of an ended session: %+v", ran)
 			}
-			if ran := asPerson(t, mesh, "logout"); ran.Code != 0 || !strings.Contains(ran.Stdout, "no session") {
+			if ran := withSession(t, mesh, "logout"); ran.Code != 0 || !strings.Contains(ran.Stdout, "no session") {
 				t.Errorf("a second logout: %+v", ran)
 			}
 		})

@@ -743,8 +743,8 @@ type GetAccessTokenRequest struct {
 	// has to be connected again.
 	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
 	// Generation of the access token that the server has refused, or 0. A token with this generation is refreshed, unless
-	// it was issued less than a minute ago. Then the state of the connection is LOGIN_REQUIRED until there is another token,
-	// or until the server accepts this one.
+	// it was issued less than a minute ago. Then the state of the connection is LOGIN_REQUIRED until there is another
+	// token, or until the server accepts this one.
 	RefusedGeneration int64 `protobuf:"varint,2,opt,name=refused_generation,json=refusedGeneration,proto3" json:"refused_generation,omitempty"`
 	// Generation of the access token that the server has accepted in its last response to the gateway, or 0.
 	AcceptedGeneration int64 `protobuf:"varint,4,opt,name=accepted_generation,json=acceptedGeneration,proto3" json:"accepted_generation,omitempty"`
