@@ -284,8 +284,8 @@ func (r *policyRepository) rollBack(before storedRevision) {
 	r.wantCall("list_notes", "")
 }
 
-// The smoke test in examples/policy-repository fails after an acknowledged change was applied. Therefore the pipeline makes
-// the previous policy active again.
+// The smoke test in examples/policy-repository fails after an acknowledged change was applied. Therefore the pipeline
+// makes the previous policy active again.
 func TestPolicyChanges_RollsBackAfterAFailedSmokeTest(t *testing.T) {
 	t.Parallel()
 	r := startPolicyRepository(t)
