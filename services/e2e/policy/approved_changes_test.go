@@ -315,7 +315,7 @@ func TestApprovedChanges_SeparateRoles(t *testing.T) {
 	wantActive(1)
 }
 
-// The pipeline in docs/policy-changes.md exits with code 3 until another person has approved the change. When it runs
+// The pipeline in examples/policy-repository exits with code 3 until another person has approved the change. When it runs
 // again after the approval, it applies the change.
 func TestApprovedChanges_Pipeline(t *testing.T) {
 	t.Parallel()

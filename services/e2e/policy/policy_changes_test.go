@@ -16,9 +16,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// changesPage contains the parts of docs/policy-changes.md that the tests use.
+// changesPage contains the files of examples/policy-repository, and the parts of docs/policy-changes.md that the tests
+// use.
 type changesPage struct {
-	// files contains the files of the repository that docs/policy-changes.md describes, by their paths.
+	// files contains the files of examples/policy-repository by their paths.
 	files map[string]string
 	// patches contains the changes that docs/policy-changes.md shows. The first change allows no new calls. The second
 	// change allows a call that was refused before.
@@ -27,36 +28,37 @@ type changesPage struct {
 	opened string
 	// acknowledge is the command in docs/policy-changes.md that acknowledges the second change.
 	acknowledge string
-	// check, apply and rollback are the commands of the workflow in docs/policy-changes.md.
+	// check, apply and rollback are the commands of the workflow in examples/policy-repository.
 	check, apply, rollback string
 }
 
-// readChangesPage reads docs/policy-changes.md and returns its parts. The test fails if a part is missing.
+// readChangesPage reads docs/policy-changes.md and examples/policy-repository. The test fails if a part is missing.
 func readChangesPage(t *testing.T) *changesPage {
 	t.Helper()
-	text := stack.ReadFile(t, "../../../docs/policy-changes.md")
-	find := func(expression string, want int) (found []string) {
+	find := func(text, expression string, want int) (found []string) {
 		for _, m := range regexp.MustCompile("(?ms)"+expression).FindAllStringSubmatch(text, -1) {
 			found = append(found, m[1])
 		}
 		if len(found) != want {
-			t.Fatalf("the page has %d matches of %s, want %d", len(found), expression, want)
+			t.Fatalf("there are %d matches of %s, want %d", len(found), expression, want)
 		}
 		return found
 	}
+	const workflow = ".github/workflows/policy.yml"
 	p := &changesPage{files: make(map[string]string)}
-	for _, name := range []string{"policies/notes.yaml", "smoke.sh", "policy.sh", ".github/workflows/policy.yml"} {
-		p.files[name] = find("`"+regexp.QuoteMeta(name)+"`(?:[^\n]|\n[^\n])*?:\n\n```\\w+\n(.*?)^```$", 1)[0]
+	for _, name := range []string{"policies/notes.yaml", "smoke.sh", "policy.sh", workflow} {
+		p.files[name] = stack.ReadFile(t, filepath.Join("../../../examples/policy-repository", name))
 	}
-	p.patches = find("^```diff\n(.*?)^```$", 2)
-	p.opened = find("ends with 1, and prints:\n\n```\n(.*?)^```$", 1)[0]
-	p.acknowledge = find("^(git commit --allow-empty .*?)\n", 1)[0]
-	commands := find("^ +run: (sh policy\\.sh .*?)$", 3)
+	text := stack.ReadFile(t, "../../../docs/policy-changes.md")
+	p.patches = find(text, "^```diff\n(.*?)^```$", 2)
+	p.opened = find(text, "ends with 1, and prints:\n\n```\n(.*?)^```$", 1)[0]
+	p.acknowledge = find(text, "^(git commit --allow-empty .*?)\n", 1)[0]
+	commands := find(p.files[workflow], "^ +run: (sh policy\\.sh .*?)$", 3)
 	p.check, p.apply, p.rollback = commands[0], commands[1], commands[2]
 	return p
 }
 
-// policyRepository is a git repository with the files of docs/policy-changes.md.
+// policyRepository is a git repository with the files of examples/policy-repository.
 type policyRepository struct {
 	*changesPage
 
@@ -65,7 +67,7 @@ type policyRepository struct {
 	mesh *stack.Process // nil if the test has none
 }
 
-// newPolicyRepository creates a repository whose branch main has the files of docs/policy-changes.md.
+// newPolicyRepository creates a repository whose branch main has the files of examples/policy-repository.
 func newPolicyRepository(t *testing.T) *policyRepository {
 	t.Helper()
 	r := &policyRepository{changesPage: readChangesPage(t), t: t, dir: t.TempDir()}
@@ -196,8 +198,8 @@ func (r *policyRepository) wantCall(tool, want string) {
 	}
 }
 
-// The pipeline in docs/policy-changes.md is run as it is written. A change that allows no new calls is applied. For a
-// change that allows a new call, the pipeline fails until the change is acknowledged. After a rollback the call is
+// The pipeline in examples/policy-repository is run as it is written. A change that allows no new calls is applied. For
+// a change that allows a new call, the pipeline fails until the change is acknowledged. After a rollback the call is
 // refused again, and the pipeline applies nothing until the change is reverted on main.
 func TestPolicyChanges_FromThePullRequestToTheRollback(t *testing.T) {
 	t.Parallel()
@@ -282,8 +284,8 @@ func (r *policyRepository) rollBack(before storedRevision) {
 	r.wantCall("list_notes", "")
 }
 
-// The smoke test in docs/policy-changes.md fails after an acknowledged change was applied. Therefore the pipeline makes
-// the previous policy active again.
+// The smoke test in examples/policy-repository fails after an acknowledged change was applied. Therefore the pipeline
+// makes the previous policy active again.
 func TestPolicyChanges_RollsBackAfterAFailedSmokeTest(t *testing.T) {
 	t.Parallel()
 	r := startPolicyRepository(t)

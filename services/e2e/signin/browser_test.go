@@ -22,7 +22,7 @@ const maxPages = 10
 // nameKey is the key of the name in a context. See [asPerson].
 type nameKey struct{}
 
-// asPerson returns a context in which another person than personName uses the browser.
+// asPerson returns a context in which the browser belongs to the person with this name instead of personName.
 func asPerson(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, nameKey{}, name)
 }

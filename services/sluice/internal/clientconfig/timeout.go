@@ -16,7 +16,7 @@ type timeoutKey struct {
 }
 
 // timeoutKeys maps the IDs of clients to the members that set a timeout. Entries of other clients can't set a timeout.
-// See docs/clients.md for the sources.
+// See SOURCES.md for the sources.
 var timeoutKeys = map[string]timeoutKey{
 	"claude-code": {"timeout", time.Millisecond},
 	"cline":       {"timeout", time.Second},

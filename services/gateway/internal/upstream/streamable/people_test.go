@@ -44,7 +44,7 @@ type accounts struct {
 	opened   int
 	// streams is the number of opened streams, calls the number of requests in sessions.
 	streams, calls atomic.Int64
-	// crossed contains the requests with a token of another person than that of the session.
+	// crossed contains the requests whose token does not belong to the person of the session.
 	crossed []string
 }
 
