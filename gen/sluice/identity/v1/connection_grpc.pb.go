@@ -71,8 +71,9 @@ type ConnectionServiceClient interface {
 	// connections, and those of no person. Operators see the connections of all people in their tenant, and operators of
 	// the tenant "default" those of all tenants. It never returns tokens.
 	ListConnections(ctx context.Context, in *ListConnectionsRequest, opts ...grpc.CallOption) (*ListConnectionsResponse, error)
-	// DeleteConnection deletes the tokens of a connection. Gateways may use the last access token for at most a minute.
-	// The authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
+	// DeleteConnection deletes the tokens of a connection. Within a minute, gateways stop using the last access token and
+	// end the streams that they have opened with it. Afterwards, they use the token only to end sessions at the server. The
+	// authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
 	// the connections of all people in their tenant, and operators of the tenant "default" all connections. Errors:
 	//
 	//	NOT_FOUND            CONNECTION_UNKNOWN: there is no such connection
@@ -197,8 +198,9 @@ type ConnectionServiceServer interface {
 	// connections, and those of no person. Operators see the connections of all people in their tenant, and operators of
 	// the tenant "default" those of all tenants. It never returns tokens.
 	ListConnections(context.Context, *ListConnectionsRequest) (*ListConnectionsResponse, error)
-	// DeleteConnection deletes the tokens of a connection. Gateways may use the last access token for at most a minute.
-	// The authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
+	// DeleteConnection deletes the tokens of a connection. Within a minute, gateways stop using the last access token and
+	// end the streams that they have opened with it. Afterwards, they use the token only to end sessions at the server. The
+	// authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
 	// the connections of all people in their tenant, and operators of the tenant "default" all connections. Errors:
 	//
 	//	NOT_FOUND            CONNECTION_UNKNOWN: there is no such connection
