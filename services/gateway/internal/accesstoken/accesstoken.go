@@ -305,7 +305,7 @@ func (s *Source) RefusedCause(statusCode int, isRefused bool, scopes string, err
 	case scopes != "":
 		out.Text = fmt.Sprintf("the server requires scopes that the access token%s does not have (HTTP %d): `%s`; an operator has to add them to servers.%s.credentials.oauth.scopes, and then %s to run `%s`", whose, statusCode, scopes, s.server, who, command)
 	case s.IsOfPerson() && isRefused && statusCode == http.StatusUnauthorized:
-		out.Text = fmt.Sprintf("the server refuses the access token%s (HTTP %d): %s to run `sluice login` and then `%s`, with an account that the server accepts; then repeat the call", whose, statusCode, who, command)
+		out.Text = fmt.Sprintf("the server refuses the access token%s (HTTP %d): %s to run `sluice login` and then `%s`, with an account that the server accepts", whose, statusCode, who, command)
 	default:
 		out.Text = fmt.Sprintf("the server refuses the access token%s (HTTP %d): %s to run `%s`, with an account and scopes that the server accepts", whose, statusCode, who, command)
 	}

@@ -131,9 +131,10 @@ func (c *Connection) Hold(ctx context.Context) (held context.Context, release co
 
 // confirm asks for tokens until ctx is done. It cancels ctx if the identity service does not answer.
 func (c *Connection) confirm(ctx context.Context, cancel context.CancelCauseFunc) {
-	failing := time.AfterFunc(time.Until(c.Last().useUntil)+maxUnconfirmed, func() { cancel(errUnconfirmed) })
+	wait := max(0, time.Until(c.Last().useUntil))
+	failing := time.AfterFunc(wait+maxUnconfirmed, func() { cancel(errUnconfirmed) })
 	defer failing.Stop()
-	for wait := time.Until(c.Last().useUntil); ; {
+	for {
 		select {
 		case <-ctx.Done():
 			return

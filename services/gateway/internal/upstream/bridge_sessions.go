@@ -135,6 +135,9 @@ func sentBefore(err error) error {
 			what = append(what, reason)
 		}
 	}
+	if cause := CauseOf(err); cause != nil {
+		what = append(what, cause.withoutClass())
+	}
 	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // the error must not match ErrNeverSent
 }
 

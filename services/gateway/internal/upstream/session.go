@@ -34,7 +34,7 @@ type Session struct {
 	// version is the negotiated protocol revision. since is the time at which the session was opened.
 	version string
 	since   time.Time
-	// lost is true if the server no longer knows the session.
+	// lost is true if the server no longer knows the session, or if its account at the server has changed.
 	lost bool
 	// err is the reason why the session can never be opened. It is nil as long as the session may still be opened. It
 	// is also nil for a session that was open from the beginning, because the transport detects whether such a session
@@ -77,15 +77,21 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 		return Answer{}, WithClass(ErrNeverSent, "open the session", err)
 	}
 	answer, err := s.server.record(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
-	if errors.Is(err, ErrSessionLost) {
-		s.mu.Lock()
-		s.lost = true
-		s.mu.Unlock()
-	}
+	s.recordLoss(err)
 	return answer, err
 }
 
-// IsLost reports whether the server has lost the session, in which case the client must open another session.
+// recordLoss records that the session can no longer be used, if the error of a message says so.
+func (s *Session) recordLoss(err error) {
+	if errors.Is(err, ErrSessionLost) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.lost = true
+	}
+}
+
+// IsLost reports whether the server has lost the session, or its account at the server has changed. The client must then
+// open another session.
 func (s *Session) IsLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,6 +135,7 @@ func (s *Session) notify(ctx context.Context, req Request) error {
 	}
 	begin := time.Now()
 	err = conn.Notify(ctx, req)
+	s.recordLoss(err)
 	if req.Kind() == jsonrpc.Notification {
 		s.server.measure(ctx, req.Method(), Answer{}, err, begin)
 	}
@@ -145,7 +152,9 @@ func (s *Session) Listen(ctx context.Context, to Listener) error {
 	case conn == nil:
 		return ErrNoStream
 	default:
-		return conn.Listen(ctx, to)
+		err = conn.Listen(ctx, to)
+		s.recordLoss(err)
+		return err
 	}
 }
 
@@ -228,10 +237,10 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 }
 
 // isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway has not sent the
-// request, if the gateway or the client has ended the request, if a person has to sign in at the server, or if the
-// server supports only another revision.
+// request, if the gateway or the client has ended the request, if the error depends on the account of one person, or if
+// the server supports only another revision.
 func isNotServerFault(err error) bool {
-	return IsSignIn(err) || slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
+	return isOfPerson(err) || slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {

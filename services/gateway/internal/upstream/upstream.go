@@ -59,8 +59,10 @@ var ErrNoStream = errors.New("the server has no stream")
 // server has sent no event id. Compare with errors.Is.
 var ErrStreamEnded = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
-// ErrSessionLost means that a server no longer knows a session, although it has not answered with status 404. The
-// request that fails with this error may have been executed. The session can no longer be used. Compare with errors.Is.
+// ErrSessionLost means that a server no longer knows a session, although it has not answered with status 404. It also
+// means that the account at the server, with which the session was opened, was disconnected or replaced; then the error
+// wraps a [CauseError]. The request that fails with this error may have been executed, unless the error also wraps
+// [ErrNeverSent]. The session can no longer be used. Compare with errors.Is.
 var ErrSessionLost = errors.New("the server no longer knows the session")
 
 // ErrOneSession means that a server refuses a session because it accepts only one session in total, and the gateway has
