@@ -58,7 +58,7 @@ func (s *Source) connectionOf(resp *identityv1.GetAccessTokenResponse) *Connecti
 // endConnection ends the current connection because of an error. Its sessions and streams end. The caller holds the lock.
 func (s *Source) endConnection(why error) {
 	if s.current != nil {
-		s.current.end(fmt.Errorf("%w: %w", upstream.ErrSessionLost, why))
+		s.current.end(fmt.Errorf("%w: %w: %w", upstream.ErrSessionLost, upstream.ErrSignedOut, why))
 		s.current, s.last = nil, Token{}
 	}
 }
@@ -80,7 +80,7 @@ func (s *Source) replaced() error {
 var errReplaced = errors.New("the server was connected again")
 
 // Token returns an access token of the connection that has not expired. If the connection has ended, the error wraps
-// [upstream.ErrSessionLost] and an [upstream.CauseError].
+// [upstream.ErrSessionLost], [upstream.ErrSignedOut] and an [upstream.CauseError].
 func (c *Connection) Token(ctx context.Context) (Token, error) {
 	if err := c.Err(); err != nil {
 		return Token{}, err

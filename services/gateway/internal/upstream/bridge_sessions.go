@@ -130,7 +130,7 @@ func sentBefore(err error) error {
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		what[0] = ErrTimeout
 	}
-	for _, reason := range []error{ErrCancelled, ErrClosed, ErrShutdown, ErrSessionLost, limits.ErrMemory} {
+	for _, reason := range []error{ErrCancelled, ErrClosed, ErrShutdown, ErrSessionLost, ErrSignedOut, limits.ErrMemory} {
 		if errors.Is(err, reason) {
 			what = append(what, reason)
 		}

@@ -64,7 +64,7 @@ func isOfPerson(err error) bool {
 }
 
 // WithClass returns an error of the given class, such as [ErrNeverSent]. The error has the message of err and wraps the
-// [CauseError], the [LimitError] and [ErrSessionLost], if err wraps them. It does not have the class of err, because err
+// [CauseError], the [LimitError], [ErrSessionLost] and [ErrSignedOut], if err wraps them. It does not have the class of err, because err
 // is about another message.
 func WithClass(class error, what string, err error) error {
 	out := classedError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
@@ -74,8 +74,10 @@ func WithClass(class error, what string, err error) error {
 	if cause := CauseOf(err); cause != nil {
 		out.under = append(out.under, cause.withoutClass())
 	}
-	if errors.Is(err, ErrSessionLost) {
-		out.under = append(out.under, ErrSessionLost)
+	for _, lost := range []error{ErrSessionLost, ErrSignedOut} {
+		if errors.Is(err, lost) {
+			out.under = append(out.under, lost)
+		}
 	}
 	return out
 }

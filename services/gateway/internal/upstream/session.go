@@ -240,7 +240,7 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 // request, if the gateway or the client has ended the request, if the error depends on the account of one person, or if
 // the server supports only another revision.
 func isNotServerFault(err error) bool {
-	return isOfPerson(err) || slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
+	return isOfPerson(err) || slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, ErrSignedOut, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {

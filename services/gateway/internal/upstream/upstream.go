@@ -59,11 +59,14 @@ var ErrNoStream = errors.New("the server has no stream")
 // server has sent no event id. Compare with errors.Is.
 var ErrStreamEnded = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
-// ErrSessionLost means that a server no longer knows a session, although it has not answered with status 404. It also
-// means that the account at the server, with which the session was opened, was disconnected or replaced; then the error
-// wraps a [CauseError]. The request that fails with this error may have been executed, unless the error also wraps
-// [ErrNeverSent]. The session can no longer be used. Compare with errors.Is.
+// ErrSessionLost means that a server no longer knows a session, although it has not answered with status 404, or that the
+// gateway has ended the session because of [ErrSignedOut]. The request that fails with this error may have been executed,
+// unless the error also wraps [ErrNeverSent]. The session can no longer be used. Compare with errors.Is.
 var ErrSessionLost = errors.New("the server no longer knows the session")
+
+// ErrSignedOut means, in addition to ErrSessionLost, that the account at the server, with which the session was opened,
+// was disconnected or replaced. The error also wraps a [CauseError]. Compare with errors.Is.
+var ErrSignedOut = errors.New("the account of the session was disconnected or replaced")
 
 // ErrOneSession means that a server refuses a session because it accepts only one session in total, and the gateway has
 // used that session to list the server's tools. A client cannot use that session, because different principals must not
