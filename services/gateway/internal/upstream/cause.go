@@ -64,8 +64,8 @@ func isOfPerson(err error) bool {
 }
 
 // WithClass returns an error of the given class, such as [ErrNeverSent]. The error has the message of err and wraps the
-// [CauseError], the [LimitError], [ErrSessionLost] and [ErrSignedOut], if err wraps them. It does not have the class of err, because err
-// is about another message.
+// [CauseError], the [LimitError], [ErrSessionLost] and [ErrSignedOut], if err wraps them. It does not have the class of
+// err, because err is about another message.
 func WithClass(class error, what string, err error) error {
 	out := classedError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {

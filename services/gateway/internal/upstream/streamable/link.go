@@ -115,8 +115,8 @@ func (s *Transport) dial(ctx context.Context, signedIn *accesstoken.Connection, 
 	return l, nil
 }
 
-// hold ends the stream when the sign-in ends with which it was opened, unless release is called before.
-func (l *link) hold() (release func()) {
+// hold ends the stream when the sign-in ends with which it was opened, unless the returned function is called before.
+func (l *link) hold() func() {
 	held, release := l.signedIn.Hold(l.all)
 	stop := context.AfterFunc(held, func() { l.end(context.Cause(held)) })
 	return func() {
