@@ -26,7 +26,7 @@ var anaKey = principal.Key{Tenant: "t", Subject: "ana"}
 func startShortLived(t *testing.T) *accounts {
 	t.Helper()
 	server := startAccounts(t, "ana")
-	server.life, server.streamEnded = time.Millisecond, make(chan string, 10)
+	server.life, server.streamEnded = time.Nanosecond, make(chan string, 10)
 	t.Cleanup(server.CloseClientConnections)
 	return server
 }
