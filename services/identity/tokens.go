@@ -170,7 +170,7 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 func packToken(t *store.Token) *identityv1.Token {
 	return &identityv1.Token{
 		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: t.Groups, Servers: t.Servers, Role: t.Role, Issuer: t.Issuer,
-		Created: packTime(t.Created), Expires: packTime(t.Expires), AuthTime: packTime(t.AuthTime), Acr: t.ACR,
+		Created: packTime(t.Created), Expires: packTime(t.Expires), AuthTime: packTime(t.AuthTime), Acr: t.ACR, UsesConnections: t.UsesConnections,
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // CallTool implements wasmagentv1.AgentServiceServer. The request's field tool_name selects the tool. CallTool refuses
 // an input that contains an unknown field.
 func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest) (*wasmagentv1.CallToolResponse, error) {
-	a, err := s.findAgent(ctx, req.GetAgentId())
+	a, err := s.findAgentToUse(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}

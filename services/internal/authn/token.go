@@ -383,6 +383,9 @@ func principalOf(t *identityv1.Token) *identityv1.Principal {
 		TokenCreatedBy: t.GetCreatedBy(),
 		Servers:        t.GetServers(),
 	}
+	if t.GetUsesConnections() {
+		p.Person = t.GetOwner()
+	}
 	if t.GetIssuer() == "" { // a session has no TokenCreated, because a person may sign in to decide on an approval that was requested before
 		p.TokenCreated = t.GetCreated()
 	} else {

@@ -154,7 +154,7 @@ func shortenTexts(rec *Record) {
 		most = maxRefusedText
 	}
 	for _, text := range [...]*string{
-		&rec.DecisionID, &rec.TraceID, &rec.Tenant, &rec.Subject, &rec.Agent, &rec.Owner, &rec.TokenID, &rec.Issuer, &rec.Client,
+		&rec.DecisionID, &rec.TraceID, &rec.Tenant, &rec.Subject, &rec.Agent, &rec.Owner, &rec.Person, &rec.TokenID, &rec.Issuer, &rec.Client,
 		&rec.Session, &rec.Run, &rec.Server, &rec.Method, &rec.Tool, &rec.Code, &rec.Message, &rec.Peer,
 	} {
 		*text = shorten(*text, most)

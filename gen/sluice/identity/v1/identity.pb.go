@@ -52,7 +52,8 @@ type Principal struct {
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Name of the agent that calls, at most 128 bytes. It is empty for people.
 	Agent string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if that person is not known.
+	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if that person is not known. The owner
+	// counts for limits, blocks and approvals, but gives no access to the person's connections; see person.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Groups of the subject, sorted and without duplicates: at most 256 groups of 1 to 128 bytes each.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
@@ -97,7 +98,12 @@ type Principal struct {
 	// Subject that the actor of a delegated JWT (claim `act`) has when it acts for itself, at most 256 bytes. A block of
 	// this subject applies to the principal, and a person with this subject can't approve the principal's calls. It is
 	// empty for other credentials.
-	Actor         string `protobuf:"bytes,21,opt,name=actor,proto3" json:"actor,omitempty"`
+	Actor string `protobuf:"bytes,21,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Subject of the person whose connections to servers with `credentials: {as: person}` the agent uses, at most 256
+	// bytes. It is empty if the agent uses no such connections, and for people, who do not call tools. It is set if a JWT
+	// or the configuration names the owner, or if the owner has created the token with uses_connections. For an agent of
+	// the mesh, it is the person of its creator, or its creator if a person has created it.
+	Person        string `protobuf:"bytes,22,opt,name=person,proto3" json:"person,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -265,6 +271,13 @@ func (x *Principal) GetActor() string {
 	return ""
 }
 
+func (x *Principal) GetPerson() string {
+	if x != nil {
+		return x.Person
+	}
+	return ""
+}
+
 // Token describes a token without its secret.
 type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -309,9 +322,12 @@ type Token struct {
 	AuthTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
 	// Authentication context class of that authentication: the claim `acr` of the ID token, at most 256 bytes. It is
 	// empty if the issuer has not sent it, or if the token is not a session.
-	Acr           string `protobuf:"bytes,18,opt,name=acr,proto3" json:"acr,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Acr string `protobuf:"bytes,18,opt,name=acr,proto3" json:"acr,omitempty"`
+	// Whether the agent uses the owner's connections to servers with `credentials: {as: person}`. It is true for agents'
+	// tokens in the configuration that have an owner. For other tokens, only the owner can set it, in CreateToken.
+	UsesConnections bool `protobuf:"varint,19,opt,name=uses_connections,json=usesConnections,proto3" json:"uses_connections,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Token) Reset() {
@@ -470,13 +486,22 @@ func (x *Token) GetAcr() string {
 	return ""
 }
 
+func (x *Token) GetUsesConnections() bool {
+	if x != nil {
+		return x.UsesConnections
+	}
+	return false
+}
+
 // CreateTokenRequest requests a token.
 type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token to create. Its role must be `agent`, and it must have an agent and an expiry time. All other times,
-	// `created_by`, `revoked_by` and `configured` are ignored.
+	// `created_by`, `revoked_by` and `configured` are ignored. If `uses_connections` is true, the caller must be the
+	// owner.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// Whether the caller becomes the owner of the token. If it is true, `token.owner` is ignored.
+	// Whether the caller becomes the owner of the token. If it is true, `token.owner` is ignored, and the token must be
+	// for the caller's tenant.
 	OwnedByCaller bool `protobuf:"varint,2,opt,name=owned_by_caller,json=ownedByCaller,proto3" json:"owned_by_caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2514,7 +2539,7 @@ var File_sluice_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xd9\x06\n" +
+	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xfb\x06\n" +
 	"\tPrincipal\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -2537,7 +2562,8 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\x127\n" +
 	"\tauth_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\bauthTime\x12\x1a\n" +
 	"\x03acr\x18\x12 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03acr\x12\x1e\n" +
-	"\x05actor\x18\x15 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05actor\"\xce\x06\n" +
+	"\x05actor\x18\x15 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05actor\x12 \n" +
+	"\x06person\x18\x16 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06person\"\xf9\x06\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
@@ -2563,7 +2589,8 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\aservers\x18\x0f \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\x120\n" +
 	"\x06issuer\x18\x10 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\x127\n" +
 	"\tauth_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\bauthTime\x12\x1a\n" +
-	"\x03acr\x18\x12 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03acr\"u\n" +
+	"\x03acr\x18\x12 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03acr\x12)\n" +
+	"\x10uses_connections\x18\x13 \x01(\bR\x0fusesConnections\"u\n" +
 	"\x12CreateTokenRequest\x127\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenB\x06\xbaH\x03\xc8\x01\x01R\x05token\x12&\n" +
 	"\x0fowned_by_caller\x18\x02 \x01(\bR\rownedByCaller\"^\n" +

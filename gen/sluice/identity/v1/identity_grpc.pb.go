@@ -48,7 +48,9 @@ type IdentityServiceClient interface {
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, even if it has ended but is still listed
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
-	//	                     tenant
+	//	                     tenant;
+	//	                     OWNER_REFUSED: the caller is to own a token of another tenant, or the token would use the
+	//	                     connections of a person other than the caller
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now, its role is
 	//	                     not `agent`, or it names no agent, more than 16 groups, a group that the configuration does
 	//	                     not give to that tenant, or a reserved subject
@@ -304,7 +306,9 @@ type IdentityServiceServer interface {
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, even if it has ended but is still listed
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
-	//	                     tenant
+	//	                     tenant;
+	//	                     OWNER_REFUSED: the caller is to own a token of another tenant, or the token would use the
+	//	                     connections of a person other than the caller
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now, its role is
 	//	                     not `agent`, or it names no agent, more than 16 groups, a group that the configuration does
 	//	                     not give to that tenant, or a reserved subject

@@ -15,6 +15,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
@@ -167,12 +168,23 @@ func PrincipalDigest(p *identityv1.Principal) []byte {
 	return hash(p.GetTenant(), p.GetSubject(), p.GetAgent())
 }
 
-// RequesterDigest returns a digest of a requester and its delegation chain. Only a caller with the same digest can use
-// the approval.
+// requesterFormat is the first word of the digest of a requester with a person. No tenant contains a colon, so such a
+// digest differs from all digests of requesters without a person, which have no version.
+const requesterFormat = "requester:2"
+
+// RequesterDigest returns a digest of a requester and its delegation chain, with the persons whose accounts they use.
+// Only a caller with the same digest can use the approval.
 func RequesterDigest(p *identityv1.Principal) []byte {
-	words := []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
-	for _, of := range p.GetChain() {
+	var words []string
+	hasPerson := principal.HasPerson(p)
+	if hasPerson {
+		words = append(words, requesterFormat)
+	}
+	for _, of := range append([]*identityv1.Principal{p}, p.GetChain()...) {
 		words = append(words, of.GetTenant(), of.GetSubject(), of.GetAgent())
+		if hasPerson {
+			words = append(words, of.GetPerson())
+		}
 	}
 	return hash(words...)
 }

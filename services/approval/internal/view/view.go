@@ -17,6 +17,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
@@ -54,7 +55,7 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	a := r.Approval
 	who := a.GetRequester()
 	v := &approvalv1.View{
-		ApprovalId: a.GetId(), Subject: safetext.Escape(who.GetSubject()), Agent: safetext.Escape(who.GetAgent()), Owner: safetext.Escape(who.GetOwner()),
+		ApprovalId: a.GetId(), Subject: safetext.Escape(who.GetSubject()), Agent: safetext.Escape(who.GetAgent()), Owner: safetext.Escape(who.GetOwner()), Person: safetext.Escape(principal.ConnectionsOf(who).Subject),
 		Server: safetext.Escape(a.GetServer()), ServerIdentity: safetext.Escape(a.GetServerIdentity()), Method: safetext.Escape(a.GetMethod()), Name: safetext.Escape(a.GetName()),
 		DefinitionDigest: a.GetDefinitionDigest(), Classification: classification(r.Decision), Rule: a.GetRule(), Message: safetext.Escape(a.GetMessage()),
 		Terms: a.GetTerms(), DecideBefore: a.GetDecideBefore(), Redacted: escapeAll(hidden),

@@ -107,9 +107,9 @@ func (q *Query) owner() principal.Key {
 func (q *Query) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = visibility.AppendKey(dst, q.Principal, q.Server)
-	dst = visibility.AppendPart(dst, q.Principal.GetOwner())
+	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Principal.GetOwner()), q.Principal.GetPerson())
 	for _, owner := range q.Principal.GetChain() {
-		dst = visibility.AppendPart(dst, owner.GetOwner())
+		dst = visibility.AppendPart(visibility.AppendPart(dst, owner.GetOwner()), owner.GetPerson())
 	}
 	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Method), q.Name)
 	return visibility.AppendPart(visibility.AppendPart(dst, q.Ref), q.Definition)

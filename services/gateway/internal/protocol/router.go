@@ -66,7 +66,7 @@ type Router struct {
 
 // SessionKey returns the key of a caller's session with a server.
 func SessionKey(c httpserver.Caller, server string) session.Key {
-	return session.Key{Key: principal.Of(c.Principal), Person: principal.Owner(c.Principal), Server: server}
+	return session.Key{Key: principal.Of(c.Principal), Person: principal.ConnectionsOf(c.Principal), Server: server}
 }
 
 // LogPanic logs a panic that was recovered. A panic ends only the request that caused it, and not the process.

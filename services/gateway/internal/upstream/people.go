@@ -64,7 +64,7 @@ func (e *eachPerson) Open(ctx context.Context, key principal.Key, hello Request)
 	}
 	if hello.Person == (principal.Key{}) {
 		return nil, Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, &CauseError{
-			Text:   "the server is called with the account of the person for whom a caller works, but no person is known for this caller: its token, or its issuer, needs an `owner`",
+			Text:   "the server is called with the account of a person, but this caller may use no person's account: its owner has to create its token with `sluice token create NAME --use-my-connections`, or its token in the configuration or its issuer needs an `owner`",
 			SignIn: true, Lasts: true, Err: errNoPerson,
 		})
 	}

@@ -37,6 +37,8 @@ var (
 	ErrTokenEnded = errors.New("the token has expired or was revoked: create another one")
 	// ErrSession means that the token is a session, whose secret can't be replaced.
 	ErrSession = errors.New("the token is the session of a person, who can sign in again")
+	// ErrOwnerOnly means that the token uses the connections of its owner, and the operator is not the owner.
+	ErrOwnerOnly = errors.New("the token uses the connections of its owner to servers, so only the owner can replace its text: revoke it instead")
 	// ErrRotatedTooOften means that too many replaced secrets of the token are still valid.
 	ErrRotatedTooOften = errors.New("too many earlier texts of the token are still valid: wait until one of them ends, or create another token")
 	// ErrTokensFull means that there are too many valid tokens.
@@ -46,7 +48,9 @@ var (
 // Token is a token that an operator has created, or a session of a person.
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
-	Groups                              []string
+	// UsesConnections is true if the owner has created the token and lets the agent use her connections to servers.
+	UsesConnections bool
+	Groups          []string
 	// Role is the role of the holder. Issuer and IssuerURL are the name and the URL of the issuer at which the person has
 	// signed in. They are empty unless the token is a session.
 	Role              authv1.TokenRole
@@ -175,11 +179,11 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 		return fmt.Errorf("write a token: %w", err)
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_tokens (name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
-			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, role, issuer, issuer_url, auth_time, acr, previous)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, '[]')`,
+			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, role, issuer, issuer_url, auth_time, acr, uses_connections, previous)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, '[]')`,
 		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), string(servers), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
 		t.CreatedByTenant, t.CreatedBy, sqlstore.Micros(t.LastUsed), sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(t.ended()),
-		t.Expires.Sub(t.Created).Microseconds(), int64(t.Role), t.Issuer, t.IssuerURL, sqlstore.Micros(t.AuthTime), t.ACR)
+		t.Expires.Sub(t.Created).Microseconds(), int64(t.Role), t.Issuer, t.IssuerURL, sqlstore.Micros(t.AuthTime), t.ACR, number(t.UsesConnections))
 	return err
 }
 
@@ -256,9 +260,11 @@ func revokeToken(ctx context.Context, tx *sqlstore.Tx, t *Token, r *Revocation) 
 // Rotation describes how the secret of a token is replaced.
 type Rotation struct {
 	Name string
-	// OperatorTenant is the tenant of the operator. Only a token of this tenant is changed, unless AnyTenant is true.
-	OperatorTenant string
-	AnyTenant      bool
+	// OperatorTenant and Operator are the tenant and the subject of the operator. Only a token of OperatorTenant is
+	// changed, unless AnyTenant is true. A token that uses the connections of its owner is changed only if the operator is
+	// the owner, because the operator gets the new secret.
+	OperatorTenant, Operator string
+	AnyTenant                bool
 	// SHA256 is the digest of the new secret. Overlap is how long the old secret stays valid.
 	SHA256  [32]byte
 	Overlap time.Duration
@@ -268,7 +274,7 @@ type Rotation struct {
 }
 
 // RotateToken replaces the secret of a token. The returned set contains all tokens. The error can be [ErrTokenUnknown],
-// [ErrTokenEnded], [ErrRotatedTooOften] or [sqlstore.ErrUnavailable].
+// [ErrTokenEnded], [ErrOwnerOnly], [ErrRotatedTooOften] or [sqlstore.ErrUnavailable].
 func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := readTokens(ctx, tx, "WHERE name = $1", r.Name)
@@ -281,6 +287,8 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 			return ErrSession
 		case !found[0].Revoked.IsZero() || !tx.Now.Before(found[0].Expires):
 			return ErrTokenEnded
+		case found[0].UsesConnections && (found[0].Tenant != r.OperatorTenant || found[0].Owner != r.Operator):
+			return ErrOwnerOnly
 		}
 		var life int64
 		if err := tx.QueryRowContext(ctx, "SELECT life FROM identity_tokens WHERE name = $1", r.Name).Scan(&life); err != nil {
@@ -405,9 +413,9 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 	err = tx.Each(ctx, func(rows *sql.Rows) error {
 		var t Token
 		var hash, previous, groups, servers string
-		var created, expires, used, revoked, role, authTime int64
+		var created, expires, used, revoked, role, authTime, usesConnections int64
 		if err := rows.Scan(&t.Name, &hash, &previous, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &servers, &created, &expires,
-			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy, &role, &t.Issuer, &t.IssuerURL, &authTime, &t.ACR); err != nil {
+			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy, &role, &t.Issuer, &t.IssuerURL, &authTime, &t.ACR, &usesConnections); err != nil {
 			return fmt.Errorf("read a token: %w", err)
 		}
 		raw, err := hex.DecodeString(hash)
@@ -424,11 +432,12 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 		if len(t.Previous) == 0 {
 			t.Previous = nil
 		}
+		t.UsesConnections = usesConnections != 0
 		t.Role, t.AuthTime = authv1.TokenRole(role), sqlstore.Time(authTime)
 		t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
 		out = append(out, t)
 		return nil
 	}, `SELECT name, sha256, previous, tenant, subject, agent, owner, member_of, servers, created, expires,
-		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, role, issuer, issuer_url, auth_time, acr FROM identity_tokens `+where, args...)
+		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, role, issuer, issuer_url, auth_time, acr, uses_connections FROM identity_tokens `+where, args...)
 	return out, err
 }

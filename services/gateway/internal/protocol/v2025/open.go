@@ -84,7 +84,7 @@ func (x Message) initializeServer(ctx context.Context, access visibility.Access)
 		abilities = x.AbilitiesFor(access)
 	}
 	client, clientVersion := x.Message.Client()
-	server, caller, person := x.Server, principal.Of(x.Principal), principal.Owner(x.Principal)
+	server, caller, person := x.Server, principal.Of(x.Principal), principal.ConnectionsOf(x.Principal)
 	open := func(ctx context.Context, version string, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
 		return server.Open(ctx, caller, upstream.Initialize(version, client, clientVersion, abilities...).OnBehalfOf(person), memory)
 	}

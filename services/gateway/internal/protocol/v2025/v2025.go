@@ -212,7 +212,7 @@ func (x Message) MemberKey(context.Context, visibility.Access) (string, *refusal
 
 // OpenMember implements [protocol.Protocol].
 func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
-	parent, server, caller, person := x.Aggregate, x.Server, principal.Of(x.Principal), principal.Owner(x.Principal)
+	parent, server, caller, person := x.Aggregate, x.Server, principal.Of(x.Principal), principal.ConnectionsOf(x.Principal)
 	abilities := x.FilterAbilities(parent.Members.Abilities, access)
 	if access.MayCall {
 		sess.Client.Offer = question.Offer{Abilities: abilities, Revision: parent.Version, Aggregated: true}

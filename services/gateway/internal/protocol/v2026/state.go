@@ -111,7 +111,7 @@ func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 
 // upstreamOpener returns the function that opens a session with the server, for requests of revision 2026-07-28.
 func (x *message) upstreamOpener() func(context.Context, *limits.Memory) (*upstream.Session, error) {
-	caller, open, hello := principal.Of(x.Principal), x.Server.Upstream.Open, upstream.Discover(x.AsClient).OnBehalfOf(principal.Owner(x.Principal))
+	caller, open, hello := principal.Of(x.Principal), x.Server.Upstream.Open, upstream.Discover(x.AsClient).OnBehalfOf(principal.ConnectionsOf(x.Principal))
 	if x.translates {
 		open = x.Server.Upstream.Bridge
 	}

@@ -21,7 +21,7 @@ import (
 // owner returns a key that identifies the caller and the server. Tasks and approvals are bound to this key.
 func (x *message) owner() []byte {
 	owner := visibility.AppendCaller(nil, x.Principal, x.ServerName)
-	if person := principal.Owner(x.Principal); person != (principal.Key{}) { // tokens with one subject can have different owners
+	if person := principal.ConnectionsOf(x.Principal); person != (principal.Key{}) { // tokens with one subject can have different persons
 		owner = visibility.AppendPart(visibility.AppendPart(owner, person.Tenant), person.Subject)
 	}
 	return owner
