@@ -23,8 +23,8 @@ const (
 )
 
 // peerHealth contains the health of the other mesh services. A service counts as unavailable until its first successful
-// check. The health is used only for readiness and GetStatus. Calls do not need it, because they fail anyway if a
-// service that they need does not answer. A peerHealth is safe for concurrent use.
+// check. The health is used only for readiness and GetStatus. Calls do not check the health, because they fail anyway
+// if a service that they need does not respond. A peerHealth is safe for concurrent use.
 type peerHealth map[string]*peer
 
 type peer struct {
