@@ -200,7 +200,7 @@ func (s *Service) mayVote(person *identityv1.Principal, r *lifecycle.Record) boo
 	return err == nil
 }
 
-// storeFilter returns a filter for the store that selects the approvals that match f and that the caller may see.
+// storeFilter returns a store filter. It selects the approvals that match f, if the caller may see them.
 func storeFilter(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filter {
 	out := store.Filter{
 		Tenant: caller.Tenant(), States: f.GetStates(), Server: f.GetServer(), Name: publicname.Of(f.GetName()), Subject: f.GetSubject(), Holder: f.GetHolder(),

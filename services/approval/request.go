@@ -296,8 +296,8 @@ func (a *approvalRequest) coverByGrant(ctx context.Context, tx *store.Tx, r *lif
 	return nil
 }
 
-// checkLimits returns a refusal if the caller, a principal in the caller's delegation chain, or a person for whom one
-// of them works has reached the limit of pending approvals or of approval requests. Otherwise it returns nil.
+// checkLimits returns a refusal if one of the caller's accounts (see [store.Accounts]) has reached the limit of pending
+// approvals or of approval requests. Otherwise, it returns nil.
 func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
 	for _, account := range store.Accounts(a.principal) {
 		n, err := tx.Pending(ctx, account.Digest)
@@ -321,8 +321,8 @@ func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }
 
-// checkRequestRate returns a refusal if the caller, a principal in the caller's delegation chain, or a person for whom
-// one of them works has reached the limit of approval requests. Otherwise it returns nil.
+// checkRequestRate returns a refusal if one of the caller's accounts (see [store.Accounts]) has reached the limit of
+// approval requests. Otherwise, it returns nil.
 func (s *Service) checkRequestRate(ctx context.Context, tx *store.Tx, who *identityv1.Principal) (*approvalv1.Refusal, error) {
 	left, err := tx.RetryAfter(ctx, who, s.cfg.MaxAsked, s.cfg.AskedWindow)
 	if err != nil || left == 0 {

@@ -244,9 +244,9 @@ func tenantOf(ctx context.Context) string {
 	return caller.Tenant()
 }
 
-// filter returns a filter that selects the records that match f and that the caller may see. f is the filter in the
-// caller's request. Only callers in the tenant "default" see the counts of unauthenticated requests, because these
-// belong to the installation.
+// filter returns a journal filter. It selects the records that match f, if the caller may see them. f is the filter in
+// the caller's request. Only callers in the tenant "default" may see the counts of unauthenticated requests, because
+// these counts belong to the installation.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {

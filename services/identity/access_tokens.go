@@ -266,7 +266,7 @@ func (c connections) saveRefresh(ctx context.Context, at account, next *store.Co
 		switch {
 		case err == nil:
 			return &stored, nil
-		case errors.Is(err, store.ErrConnectionChanged): // the server was connected or disconnected meanwhile
+		case errors.Is(err, store.ErrConnectionChanged): // the server was connected or disconnected in the meantime
 			return nil, errRefreshPending
 		}
 		select {

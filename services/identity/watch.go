@@ -130,10 +130,9 @@ func (s *Service) AcknowledgeTokens(_ context.Context, req *identityv1.Acknowled
 }
 
 // awaitWatchers waits until all watchers use the given set or a newer one. It stops waiting when confirmTimeout has
-// passed since the set was published, because no watcher can use an older set after that. If other services run in
-// separate processes and this process started less than confirmTimeout ago, awaitWatchers waits for the whole time,
-// because watchers of the previous process may still use older sets. awaitWatchers returns an error only if ctx is
-// done.
+// passed since the set was published, because no watcher can use an older set after that. Shortly after the start of
+// this process, watchers of the previous process may still use older sets. Therefore, awaitWatchers always waits for
+// confirmTimeout then, if other services run in separate processes. awaitWatchers returns an error only if ctx is done.
 func (s *Service) awaitWatchers(ctx context.Context, set *publishedSet) error {
 	timer := time.NewTimer(time.Until(set.at.Add(confirmTimeout)))
 	defer timer.Stop()

@@ -165,7 +165,7 @@ func AllowsSelfVote(terms *policyv1.ApprovalTerms) bool {
 func sortedSet(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
 
 // Covers reports whether the record's grant covers one more call. d is the decision of the policy service on that call.
-// It returns false if the rule or the approval terms of d differ from those of the record.
+// Covers returns false if the rule or the approval terms of d differ from the record's rule or terms.
 func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
 	return r.HasLiveGrant(now) && r.sameTerms(d)
 }

@@ -214,8 +214,8 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// voidVotes voids the votes that no longer count, and reports whether the quorum is then not reached. standing returns
-// the reason why a vote no longer counts, or "" if it counts.
+// voidVotes voids the votes that no longer count. It reports whether this leaves too few votes for the quorum. standing
+// returns the reason why a vote no longer counts, or "" if it counts.
 func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	r.voidUnauthenticated()
 	for _, v := range r.Approval.GetVotes() {

@@ -107,8 +107,8 @@ func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 // mayReceive reports whether the client may receive a notification that MCP defines. Progress notifications and the
 // acknowledgement of a subscription are always allowed. Other notifications are allowed if the policy denies neither
 // the notification nor the method to which it refers. The notification that a resource has changed also requires
-// permission for this resource. If the decision has expired before mayReceive returns, a notification with contents is
-// dropped, because an operator may have stopped the caller meanwhile.
+// permission for this resource. If the decision expires before mayReceive returns, a notification with contents is
+// dropped, because an operator may have stopped the caller in the meantime.
 func (x *Exchange) mayReceive(m *jsonrpc.Answer) bool {
 	switch {
 	case !x.Addressing.Forwards(m.Method):

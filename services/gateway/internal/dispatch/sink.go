@@ -11,8 +11,8 @@ import (
 
 // Sink sends messages to a caller before the response. It is safe for concurrent use.
 type Sink interface {
-	// HasClient reports whether an MCP client waits for the response. Without an MCP client, there is nobody to respond to
-	// the server's requests or to continue the call with a second request.
+	// HasClient reports whether an MCP client waits for the response. Without an MCP client, the server's requests can't
+	// be forwarded, and the call can't be continued with a second request.
 	HasClient() bool
 	// Accepts reports whether the caller accepts messages before the response.
 	Accepts() bool

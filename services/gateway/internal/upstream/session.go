@@ -72,7 +72,7 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	if errors.Is(err, quota.ErrFull) || errors.Is(err, ErrBusy) {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
-	if err != nil { // err describes another message, which opened the session; this request was not sent
+	if err != nil { // the session could not be opened, so this request was not sent
 		return Answer{}, WithClass(ErrNeverSent, "open the session", err)
 	}
 	answer, err := s.server.record(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })

@@ -63,8 +63,8 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	}
 }
 
-// HasOpened reports whether the member session with the given id is open at its server, so that the server can send
-// messages.
+// HasOpened reports whether the member session with the given id has been opened with its server. The server can then
+// send messages.
 func (x All) HasOpened(server, id string) bool {
 	sess, done, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, server))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 )
 
 // legacy is a session with a server that supports only HTTP+SSE (MCP 2024-11-05). The session exists only as long as
-// its stream. If the stream has ended, the next request opens another stream and thereby another session.
+// its stream. If the stream has ended, the next request opens another stream with another session.
 type legacy struct {
 	server     *Transport
 	initialize upstream.Request
