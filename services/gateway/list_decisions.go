@@ -86,8 +86,8 @@ func (s *Service) read(ctx context.Context) (done func(), err error) {
 	return done, err
 }
 
-// searchFilter returns a filter that selects all wanted records and all records that are older than f allows. It also
-// selects every searchStep-th of the remaining records, because the search can stop only at selected records.
+// searchFilter returns a filter that selects all wanted records and all records that are too old for f. It also selects
+// every searchStep-th of the remaining records, because the search can stop only at selected records.
 func searchFilter(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
 	looked := 0
 	return func(r *journal.Record) bool {

@@ -13,8 +13,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// authenticationParameters returns the parameters that request a certain authentication from an issuer (OpenID Connect
-// Core, section 3.1.2.1). It returns nil if want contains no requirement.
+// authenticationParameters returns the parameters of an authorization request for an authentication that meets the
+// requirements in want (OpenID Connect Core, section 3.1.2.1). It returns nil if want contains no requirement.
 func authenticationParameters(want *identityv1.AuthenticationRequest) (out []oauth2.AuthCodeOption) {
 	if age := want.GetMaxAge(); age != nil {
 		out = append(out, oauth2.SetAuthURLParam("max_age", strconv.FormatInt(int64(age.AsDuration()/time.Second), 10)))

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// metadataLife is the age at which the metadata of an issuer are fetched again. metadataMaxAge is the maximum age of
-	// metadata that are used because they can't be fetched again.
+	// metadataLife is the age at which the metadata of an issuer are fetched again. metadataMaxAge is the age up to which
+	// the metadata are used if they can't be fetched again.
 	metadataLife   = 10 * time.Minute
 	metadataMaxAge = 24 * time.Hour
 	// metadataPause is the minimum time between a failed fetch and the next one. Without a pause, callers without a

@@ -65,8 +65,8 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 	return nil
 }
 
-// Definition returns the digest of the called tool's definition. If relist is false, it returns the result of
-// [Exchange.Known] unless this is nil. Otherwise, it lists the server's tools in this session. It returns nil if the
+// Definition returns the digest of the called tool's definition. If relist is false and [Exchange.Known] returns a
+// digest, Definition returns that digest. Otherwise, it lists the server's tools in this session. It returns nil if the
 // server does not list the tool, or if the message is not a tools/call.
 func (x *Exchange) Definition(ctx context.Context, relist bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {

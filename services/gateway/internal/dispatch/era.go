@@ -17,8 +17,8 @@ import (
 type Era interface {
 	// IsOwnTask reports whether the message is about a task that the gateway itself has created.
 	IsOwnTask() bool
-	// Prepare completes a call before the call enters the pipeline, or refuses it. policyKnown is false if the policy
-	// service could not determine which tools the caller may see.
+	// Prepare completes a call before it enters the pipeline, or returns a refusal of the call. policyKnown is false if
+	// the policy service could not determine which tools the caller may see.
 	Prepare(ctx context.Context, call *attempt.Call, tracked *session.Call, tools Tools, policyKnown bool) *refusal.Refusal
 	// TranslatesRevisions reports whether the gateway translates between client and server because they have no
 	// revision in common.

@@ -77,8 +77,8 @@ type Exchange struct {
 	// answer.
 	Sink  Sink
 	relay Relay
-	// ServerName is the server's configured name, and Server is the server. They are empty and nil if the message was sent
-	// to the URL for all servers.
+	// ServerName is the server's configured name. If the message was sent to the URL for all servers, ServerName is empty
+	// and Server is nil.
 	ServerName string
 	Server     *servers.Server
 	// Timeout limits how long a request to the server may take.

@@ -24,8 +24,8 @@ import (
 )
 
 // parked is a client's request in flight. The server may send requests to the client before it answers. The client
-// receives these requests in an answer, and repeats its own request with the responses. Until then, its request is
-// parked.
+// receives these requests in an answer, and later repeats its own request with the responses. In between, the original
+// request is parked.
 type parked struct {
 	of *stateless
 	// digest identifies the request. Only a repeated request with the same digest can continue it.

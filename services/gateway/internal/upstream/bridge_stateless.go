@@ -147,8 +147,8 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request that may need several round trips. During the first round trip, it passes the notifications
-// that belong to the request to events.
+// begin sends a request that may need several round trips. During the first round trip, events is called with the
+// notifications that belong to the request.
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,

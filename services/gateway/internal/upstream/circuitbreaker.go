@@ -77,7 +77,7 @@ func (h *circuitBreaker) end(err error) {
 			h.until = time.Now().Add(OpenDuration)
 			h.onOpen()
 		}
-	case err == nil, ClassOf(err) != ErrNeverSent && !isNotServerFault(err): //nolint:errorlint // ClassOf returns the value itself
+	case err == nil, ClassOf(err) != ErrNeverSent && !isNotServerFault(err): //nolint:errorlint // ClassOf returns ErrNeverSent itself, not an error that wraps it
 		h.failures, h.until = 0, time.Time{}
 	}
 }

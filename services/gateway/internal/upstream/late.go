@@ -103,7 +103,7 @@ func (l *late) try(attempt *lateAttempt) {
 	}
 }
 
-// forward passes on the signals that the server's tool list has changed.
+// forward forwards the built transport's signals that the server's tool list has changed.
 func (l *late) forward(changed <-chan struct{}) {
 	for {
 		select {

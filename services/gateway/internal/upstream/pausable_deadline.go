@@ -104,8 +104,8 @@ func (p *PausableDeadline) addWaiting(change int) {
 	p.update(change, false)
 }
 
-// update does the work of addWaiting. If progressed is true, it also restarts the time without progress. The caller
-// must hold the lock.
+// update is like addWaiting, but the caller must hold the lock. If progressed is true, update also restarts the time
+// without progress.
 func (p *PausableDeadline) update(change int, progressed bool) {
 	now := time.Now()
 	spent, took := &p.work, now.Sub(p.since)

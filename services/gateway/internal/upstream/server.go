@@ -136,8 +136,8 @@ func versionOf(a Answer) string {
 // Close ends all sessions and waits until the goroutines and processes of the transport have ended.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// PublicReason returns a reason why a request has no usable answer that every caller may see. Callers may not see err
-// itself, because its message may quote the server.
+// PublicReason returns the reason why a request has no usable answer. Every caller may see this text. Callers may not
+// see err itself, because its message may quote the server.
 func PublicReason(a Answer, err error) string { return reasonOf(a, err).text }
 
 func reasonOf(a Answer, err error) failure {

@@ -134,8 +134,8 @@ func (s *Session) notify(ctx context.Context, req Request) error {
 	return err
 }
 
-// Listen passes messages that the server sends outside requests to the listener, as described at [Conn]. Before the
-// session is open, there is no stream.
+// Listen waits for messages that the server sends outside requests. The listener receives these messages, as described
+// at [Conn]. Before the session is open, there is no stream.
 func (s *Session) Listen(ctx context.Context, to Listener) error {
 	conn, err := s.current()
 	switch {

@@ -110,17 +110,17 @@ type Starter interface {
 
 // A Conn is one session over a [Transport]. Only a [Session] uses a Conn. A Conn is safe for concurrent use.
 type Conn interface {
-	// Request sends a request and returns the answer. Until the answer arrives, it passes messages from the server to
-	// events, in order. These are notifications that belong to the request, and requests from the server. The caller must
-	// send a response to each request from the server, except for pings, to which Request itself responds. If events is
-	// nil, notifications are dropped and the server's requests are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or
-	// [ErrNoAnswer].
+	// Request sends a request and returns the answer. Until the answer arrives, it calls events with each message from the
+	// server, in order. These messages are notifications that belong to the request, and requests from the server. The
+	// caller must send a response to each request from the server, except for pings, to which Request itself responds. If
+	// events is nil, notifications are dropped and the server's requests are refused. Errors wrap [ErrNeverSent],
+	// [ErrTimeout] or [ErrNoAnswer].
 	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
 	// Notify sends a notification, or the response to a server's request. It returns the same errors as Request.
 	Notify(ctx context.Context, req Request) error
-	// Listen passes messages that the server sends outside requests to the listener. It returns when ctx is done, the
-	// server ends its stream, or the listener returns an error. Listen responds to pings and drops responses. If the
-	// server has no such stream, the error wraps [ErrNoStream].
+	// Listen waits for messages that the server sends outside requests. The listener receives these messages. Listen
+	// returns when ctx is done, the server ends its stream, or the listener returns an error. Listen responds to pings and
+	// drops responses. If the server has no such stream, the error wraps [ErrNoStream].
 	Listen(ctx context.Context, to Listener) error
 	// Close ends the session with the server and all requests in flight.
 	Close(ctx context.Context) error

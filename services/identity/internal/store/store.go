@@ -52,7 +52,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// ImportState says how far the import of the tokens that earlier versions of the policy service stored has advanced.
+// ImportState is the state of the import of tokens from the policy service. Earlier versions of the policy service
+// stored these tokens.
 type ImportState int64
 
 const (

@@ -153,9 +153,9 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 	return nil, err
 }
 
-// invokeOnce is like invoke, but returns an error if the server has not processed the call. It passes progress messages
-// that arrive before the response to events. Before it reads a message, it reserves memory for a message of the maximum
-// size.
+// invokeOnce is like invoke, but returns an error if the server has not processed the call. It calls events with each
+// progress message that arrives before the response. Before it reads a message, it reserves memory for a message of the
+// maximum size.
 func (c *conn) invokeOnce(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, try *attempts, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.callContext(ctx, req.TraceParent))
 	defer cancel()

@@ -28,7 +28,7 @@ const (
 )
 
 // Dial returns a connection to an external server at host:port. The connection is established on first use. It is never
-// established to a link-local address or to another address that configured hosts must not resolve to. ca is the path
+// established to a link-local address, or to another address that is not allowed for configured hosts. ca is the path
 // of a PEM file with the only trusted certificates. If ca is empty, the system's certificates are trusted. A call is
 // sent again only if the server has not processed it.
 func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {

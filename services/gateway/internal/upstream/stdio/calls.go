@@ -149,9 +149,9 @@ func (t *callTable) first() (first *pendingCall) {
 	return first
 }
 
-// addRequest registers a request from the process with the given raw id, and reports whether the id is valid and new.
-// If too many requests are registered, the oldest request is removed. The response to the removed request will be
-// dropped.
+// addRequest registers a request that the process has sent with the given raw id. It reports whether the id is valid
+// and new. If too many requests are registered, the oldest request is removed. The response to the removed request will
+// be dropped.
 func (t *callTable) addRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -166,7 +166,7 @@ func (t *callTable) addRequest(id []byte) bool {
 	return true
 }
 
-// takeRequest removes the request from the process that has the given raw id. It reports whether there was such a
+// takeRequest removes the request that the process has sent with the given raw id. It reports whether there was such a
 // request.
 func (t *callTable) takeRequest(id []byte) bool {
 	t.mu.Lock()
@@ -340,7 +340,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 	return addressed, nil
 }
 
-// await waits for the answer. Before that, it passes each message that arrives to events.
+// await waits for the answer and returns it. In the meantime, it calls events with each message that arrives.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -366,7 +366,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 	}
 }
 
-// drainEvents passes each queued message to events, and then returns the answer.
+// drainEvents calls events with each queued message, and then returns the answer.
 func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
