@@ -57,9 +57,9 @@ func lookUp(env config.Env, name string) string {
 	return value
 }
 
-// MissingPrograms returns a sentence for each server whose process cannot be started on this machine. Otherwise, an
-// operator would notice the problem only when a call fails. A missing program is not an error, because it may be
-// installed later.
+// MissingPrograms returns a sentence for each server whose process cannot be started on this machine. Without these
+// sentences, an operator would notice the problem only when a call fails. A missing program is not an error, because it
+// may be installed later.
 func (c *Config) MissingPrograms(env config.Env) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
