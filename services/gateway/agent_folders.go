@@ -37,7 +37,6 @@ func (s *Service) restorableAgents(ctx context.Context, tenant string) (map[stri
 	}
 }
 
-// agentStates returns all states that an agent can have.
 func agentStates() (out []wasmagentv1.AgentState) {
 	for state := range wasmagentv1.AgentState_name {
 		if state != int32(wasmagentv1.AgentState_AGENT_STATE_UNSPECIFIED) {

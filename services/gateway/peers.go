@@ -14,9 +14,8 @@ import (
 const (
 	// peerBeat is the interval between checks of a mesh service that is serving. peerRetry is the interval between
 	// checks of a mesh service that is not serving.
-	peerBeat  = 500 * time.Millisecond
-	peerRetry = 50 * time.Millisecond
-	// peerTimeout is the timeout of one check.
+	peerBeat    = 500 * time.Millisecond
+	peerRetry   = 50 * time.Millisecond
 	peerTimeout = time.Second
 	// peerSilence is how long a mesh service still counts as available after its last successful check.
 	peerSilence = 2 * time.Second

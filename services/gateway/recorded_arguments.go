@@ -117,7 +117,6 @@ func (s *Service) recordedArgumentsStatus() *gatewayv1.RecordedArgumentsStatus {
 	return out
 }
 
-// arguments returns the configuration of the store of recorded arguments.
 func (c *Config) arguments(dir *datadir.Dir, log *slog.Logger) arguments.Config {
 	return arguments.Config{
 		Dir: dir.Path("arguments"), Keys: filepath.Join(c.Data, "keys", "arguments"), Bytes: c.ArgumentsBytes,

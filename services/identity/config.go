@@ -55,7 +55,6 @@ type Identities struct {
 	Servers map[string]OAuthServer
 }
 
-// equal reports whether two Identities are the same.
 func (i Identities) equal(other Identities) bool {
 	same := func(a, b *identityv1.TokenRecord) bool { return proto.Equal(a, b) }
 	return slices.EqualFunc(i.Tokens, other.Tokens, same) && maps.EqualFunc(i.Groups, other.Groups, slices.Equal) &&

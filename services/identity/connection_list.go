@@ -154,7 +154,6 @@ func (c connections) ListConnections(ctx context.Context, req *identityv1.ListCo
 	return resp, nil
 }
 
-// parsePage returns the key that a page token contains.
 func parsePage(token string) (store.Key, error) {
 	if token == "" {
 		return store.Key{}, nil

@@ -61,7 +61,6 @@ type connections struct {
 	*Service
 }
 
-// account identifies an account at a server.
 type account struct {
 	store.Key
 	// forDiscovery is true if the account is used only to list the tools of a server at which each person uses her own

@@ -14,8 +14,7 @@ import (
 const (
 	// pollInterval is the interval at which the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
-	// readTimeout limits how long one read takes.
-	readTimeout = 2 * time.Second
+	readTimeout  = 2 * time.Second
 	// defaultMaxStoreAge applies if the configuration has no maximum age.
 	defaultMaxStoreAge = 30 * time.Second
 )

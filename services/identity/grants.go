@@ -89,7 +89,6 @@ func (s *Service) oauth(ctx context.Context, of *Issuer) (context.Context, *oaut
 	return context.WithValue(ctx, oauth2.HTTPClient, client), config, client.CloseIdleConnections, nil
 }
 
-// exchangeCode exchanges an authorization code for an ID token.
 func (s *Service) exchangeCode(ctx context.Context, of *Issuer, code *identityv1.AuthorizationCode) (idToken string, err error) {
 	if !isLoopbackRedirect(code.GetRedirectUri()) {
 		return "", fmt.Errorf("%w: the redirect URI is not http on 127.0.0.1 or ::1 (RFC 8252, section 7.3)", errRefused)

@@ -17,8 +17,7 @@ import (
 
 const (
 	// importRetry is the pause after a failed import.
-	importRetry = 200 * time.Millisecond
-	// importTimeout limits how long one import takes.
+	importRetry   = 200 * time.Millisecond
 	importTimeout = 10 * time.Second
 	// importPatience is how long the service waits before it logs why the tokens have not been imported. The wait is
 	// necessary because the policy service may start later than this service.

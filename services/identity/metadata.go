@@ -17,8 +17,7 @@ const (
 	metadataMaxAge = 24 * time.Hour
 	// metadataPause is the minimum time between a failed fetch and the next one. Without a pause, callers without a
 	// credential could make the service send many requests.
-	metadataPause = 5 * time.Second
-	// metadataTimeout limits how long one fetch takes.
+	metadataPause   = 5 * time.Second
 	metadataTimeout = 4 * time.Second
 )
 

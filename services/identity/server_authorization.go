@@ -71,7 +71,6 @@ type oauthClient struct {
 	Scopes []string `json:"scopes,omitempty"`
 }
 
-// config returns the OAuth configuration of the client.
 func (c *oauthClient) config(redirect string) *oauth2.Config {
 	style := oauth2.AuthStyleInParams
 	if c.InHeader && c.ClientSecret != "" {

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/changesignal"
 )
 
-// maxGroups is the maximum number of groups of a principal.
 const maxGroups = 256
 
 // tokenBook contains both the configured tokens and the stored tokens. It is safe for concurrent use.
@@ -27,7 +26,6 @@ type tokenBook struct {
 	// published is the newest set of all tokens. It is nil until the stored tokens have been read.
 	published atomic.Pointer[publishedSet]
 
-	// keys contains the keys of the issuers.
 	keys *issuerkeys.Book
 
 	mu         sync.Mutex // locked while the fields below and published are replaced

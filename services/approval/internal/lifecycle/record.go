@@ -137,7 +137,6 @@ func (r *Record) ApplyDue(now time.Time) {
 	}
 }
 
-// cause describes why a transition is made.
 type cause struct {
 	// actor is the subject of a person, or the holder of a claim. It is empty if a deadline or the policy service causes
 	// the transition.

@@ -33,9 +33,8 @@ const (
 	lastPause  = 10 * time.Minute
 	// giveUpAfter is how long a channel retries a notice. retention is how long the store keeps a notice after it was sent
 	// or dropped.
-	giveUpAfter = 24 * time.Hour
-	retention   = 30 * 24 * time.Hour
-	// deleteInterval is the interval at which old notices are deleted.
+	giveUpAfter    = 24 * time.Hour
+	retention      = 30 * 24 * time.Hour
 	deleteInterval = time.Hour
 )
 

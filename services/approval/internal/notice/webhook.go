@@ -82,7 +82,7 @@ type webhook struct {
 	client *http.Client
 }
 
-// event is the body of a webhook request.
+// event is the body of a request to a webhook.
 type event struct {
 	Type      string            `json:"type"`
 	Timestamp time.Time         `json:"timestamp"`

@@ -84,7 +84,6 @@ func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 }
 
 const (
-	// maxChanges is the maximum number of differences in a view.
 	maxChanges = 100
 	// maxPointerBytes is the maximum total length, in bytes, of the JSON Pointers of all values. Without this limit, the
 	// comparison of a small call with long keys at great depth would be expensive.

@@ -86,9 +86,8 @@ type stateless struct {
 	// all is used to wait for the goroutines that the bridge has started.
 	all sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
-	// running is the number of requests in flight.
+	mu      sync.Mutex
+	closed  bool
 	running int
 	// parked contains the calls that wait for their clients to repeat them. The key is the state that the client receives
 	// and sends back.

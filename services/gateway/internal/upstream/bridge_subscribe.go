@@ -78,7 +78,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 		return errorAnswer(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
 	}
 	l := &listener{id: req.ID(), filter: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
-	// The listener is added before it subscribes. Otherwise, the removal of another listener could unsubscribe from the same
+	// The listener is added before it subscribes. Otherwise, removing another listener could unsubscribe from the same
 	// resources.
 	b.addListener(l, req.Room)
 	defer b.removeListener(l)

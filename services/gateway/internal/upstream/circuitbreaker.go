@@ -32,7 +32,6 @@ var (
 // server answers one caller's request late or with an error, it must still receive the requests of other callers.
 // circuitBreaker is safe for concurrent use.
 type circuitBreaker struct {
-	// onOpen is called when a pause begins.
 	onOpen func()
 
 	mu       sync.Mutex

@@ -39,7 +39,6 @@ type eachPerson struct {
 	people map[principal.Key]*personTransport
 }
 
-// personTransport is the transport of one person.
 type personTransport struct {
 	Transport
 
@@ -150,7 +149,6 @@ func (e *eachPerson) Close() error {
 	return errors.Join(errs...)
 }
 
-// personConn is a session of one person.
 type personConn struct {
 	Conn
 

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// keySize is the size of a key in bytes (AES-256).
+// keySize is in bytes, for AES-256.
 const keySize = 32
 
 // ErrOpen means that data can't be decrypted. They were sealed with another key or for another purpose, or have been

@@ -11,7 +11,6 @@ import (
 // maxRefused is the maximum number of times that a call is sent to a server that refuses to process it.
 const maxRefused = 3
 
-// errRefused means that the server has not processed a call.
 var errRefused = errors.New("the server closed the connection or refused the stream before it processed the call")
 
 // attempts observes the attempts of gRPC to send one message. It implements [credentials.PerRPCCredentials], because

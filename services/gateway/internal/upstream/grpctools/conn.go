@@ -230,7 +230,6 @@ func isOwn(st *status.Status) bool {
 	return (st.Code() == codes.ResourceExhausted || st.Code() == codes.Internal) && strings.HasPrefix(st.Message(), "grpc: ")
 }
 
-// errAway means that there was no connection for a call.
 var errAway = errors.New("there is no connection to the server")
 
 func neverSent(err error) error {

@@ -20,7 +20,6 @@ const (
 	maxEndedDisk = 2
 )
 
-// agentFolder is a private directory of an agent.
 type agentFolder struct {
 	folderUser
 

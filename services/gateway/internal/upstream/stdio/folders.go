@@ -24,8 +24,7 @@ const (
 	// agentFolderTime is the time without use after which an agent's private directory is removed. This time is long
 	// because an agent that has ended can be restored for an hour, and because an agent may wait for an approver for days.
 	agentFolderTime = 30 * 24 * time.Hour
-	// sweepInterval is the time between two searches for unused directories.
-	sweepInterval = time.Hour
+	sweepInterval   = time.Hour
 )
 
 // These are the reasons why an agent's directory is removed.

@@ -199,7 +199,6 @@ func (r *npmRun) checkLimits() error {
 	return r.disk.check(time.Now(), r.group)
 }
 
-// listen reads npm's output.
 func (r *npmRun) listen(ctx context.Context) {
 	defer close(r.outputEnded)
 	from := bufio.NewReaderSize(r.output, maxReadLine)

@@ -137,7 +137,6 @@ func frame(message []byte, edits ...jsonrpc.Edit) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// read reads the process's standard output until it ends.
 func (p *process) read() {
 	defer p.room.Close()
 	lines := lineReader{limit: p.server.cfg.MaxMessage}
@@ -181,7 +180,6 @@ func (p *process) memory(limit int) *bodyreader.Memory {
 
 var errLongLine = errors.New("the line is too long")
 
-// lineReader reads lines of limited length.
 type lineReader struct {
 	r     *bufio.Reader
 	limit int

@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	// killAfter is the time between SIGTERM and SIGKILL.
 	killAfter = 2 * time.Second
 	// settleTime is how long a process may take to exit by itself after the process or the gateway has closed a pipe (MCP
 	// 2025-11-25, Shutdown). If the process exits within this time, its exit status is known.
@@ -307,7 +306,6 @@ func (p *process) requestEnd(e ending) {
 // isGone reports whether the process accepts no more messages.
 func (p *process) isGone() bool { return isClosed(p.writeEnded) }
 
-// isDone reports whether the process and its group have ended.
 func (p *process) isDone() bool { return isClosed(p.done) }
 
 func isClosed(c <-chan struct{}) bool {

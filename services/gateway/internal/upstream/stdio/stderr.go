@@ -26,7 +26,6 @@ const (
 	maxTailLine = 256
 )
 
-// listen reads the process's standard error until it ends.
 func (p *process) listen() {
 	r := bufio.NewReaderSize(notifyingReader{p.stderr, p.starting.wrote}, maxReadLine)
 	quota := rate{max: stderrRate, per: time.Second}

@@ -234,11 +234,10 @@ func (c *Config) check() error {
 
 // transport implements upstream.Transport. Its Close method waits for all goroutines of the transport.
 type transport struct {
-	cfg   Config
-	log   *slog.Logger
-	box   *sandbox.Sandbox
-	limit *proclimit.Limiter
-	// agents is Deps.Agents.
+	cfg    Config
+	log    *slog.Logger
+	box    *sandbox.Sandbox
+	limit  *proclimit.Limiter
 	agents func(ctx context.Context, tenant string) (map[string]bool, error)
 	// program is the package that the gateway installs. It is nil if the gateway installs no package.
 	program *program

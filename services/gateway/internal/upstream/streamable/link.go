@@ -238,7 +238,6 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	return nil
 }
 
-// errLost means that a stream has ended.
 var errLost = errors.New("the stream has ended")
 
 // firstEvent reads up to the first event with data, and returns this data. It returns an error if the event does not
