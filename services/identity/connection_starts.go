@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// startInterval is the interval at which a person may start a sign-in at a server. startBurst is the number of
-	// sign-ins that she may start at once.
+	// A person may start startBurst sign-ins at servers at once, and then one sign-in in each startInterval.
 	startInterval, startBurst = time.Minute, 20
 	// maxStarters is the maximum number of people whose sign-ins are counted separately.
 	maxStarters = 4096
 )
 
-// startLimits limits the sign-ins at servers that a person starts, because each sends requests to a server and can
-// register an OAuth client. It is safe for concurrent use.
+// startLimits limits how many sign-ins at servers each person starts, because each sign-in sends requests to a server
+// and can register an OAuth client. It is safe for concurrent use.
 type startLimits struct {
 	mu     sync.Mutex
 	people *lru.Cache[principal.Key, *rate.Limiter]

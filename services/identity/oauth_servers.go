@@ -17,8 +17,8 @@ type OAuthServer struct {
 	// URL is the MCP endpoint. CA contains certificate authorities in PEM that are trusted in addition to those of the
 	// system. CA may be empty.
 	URL, CA string
-	// Proxy is the URL of the proxy for https requests to the server and to its authorization server, including
-	// credentials. If it is empty, the environment names the proxy, if there is one.
+	// Proxy is the URL of the proxy for https requests to the server and to its authorization server. The URL can contain
+	// credentials. If it is empty, the proxy is taken from the environment, if there is one.
 	Proxy string
 	// ClientID and ClientSecret identify a registered OAuth client. If ClientID is empty, the mesh registers a client.
 	ClientID, ClientSecret string
@@ -28,7 +28,7 @@ type OAuthServer struct {
 	Issuer string
 	// OmitResource is true if the parameter `resource` must not be sent.
 	OmitResource bool
-	// ForEachPerson is true if each person uses her own account. Otherwise all callers use the same account.
+	// ForEachPerson is true if each person uses her own account. Otherwise, all callers use the same account.
 	ForEachPerson bool
 }
 
@@ -37,8 +37,8 @@ func (s OAuthServer) equal(other OAuthServer) bool {
 		s.OmitResource == other.OmitResource && s.ForEachPerson == other.ForEachPerson && slices.Equal(s.Scopes, other.Scopes)
 }
 
-// proxyFor returns the proxy for a request, or nil if there is none. As for a proxy from the environment, no request to
-// this machine uses a proxy.
+// proxyFor returns the proxy for a request, or nil if there is none. Requests to loopback addresses use no proxy, as in
+// [http.ProxyFromEnvironment].
 func (s *OAuthServer) proxyFor(req *http.Request) (*url.URL, error) {
 	switch {
 	case s.Proxy == "":
@@ -50,8 +50,8 @@ func (s *OAuthServer) proxyFor(req *http.Request) (*url.URL, error) {
 	}
 }
 
-// oauthServersOf returns the servers in a configuration at which the mesh signs in, by name. It reads the files with
-// their certificate authorities, and resolves their proxies and the secrets of OAuth clients.
+// oauthServersOf returns the servers in a configuration at which the mesh signs in, by name. It reads the files of
+// certificate authorities, and resolves the proxies and the secrets of the OAuth clients.
 func oauthServersOf(f *config.File, env config.Env) (map[string]OAuthServer, error) {
 	out := make(map[string]OAuthServer)
 	for name, server := range f.Servers {
@@ -82,8 +82,8 @@ func oauthServersOf(f *config.File, env config.Env) (map[string]OAuthServer, err
 	return out, nil
 }
 
-// proxyOf returns the proxy that the configuration of a server names, or "" if the environment names it. The error
-// contains no credentials.
+// proxyOf returns the proxy in the configuration of a server, or "" if the proxy is taken from the environment. The
+// error contains no credentials.
 func proxyOf(f *config.File, of *config.HTTPServer, env config.Env) (string, error) {
 	if of.Proxy == config.ProxyEnv {
 		return "", nil

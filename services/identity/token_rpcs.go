@@ -26,12 +26,12 @@ import (
 const (
 	// defaultPageSize is the page size if the request sets no page size.
 	defaultPageSize = 100
-	// minTokenLife and maxTokenLife limit the time until a new token expires. clockTolerance is added to the maximum,
-	// because the caller's clock may differ.
+	// minTokenLife and maxTokenLife are the minimum and the maximum lifetime of a new token. clockTolerance is added to
+	// the maximum, because the caller's clock may differ.
 	minTokenLife   = time.Minute
 	maxTokenLife   = 365 * 24 * time.Hour
 	clockTolerance = time.Minute
-	// maxOwnGroups limits how many groups a stored token has.
+	// maxOwnGroups is the maximum number of groups of a stored token.
 	maxOwnGroups = 16
 )
 
@@ -39,10 +39,9 @@ var (
 	errConfigured = errors.New("it is in the configuration (auth.tokens): change or remove it there, which needs no restart")
 	// errInvalidToken means that the requested token may not be created.
 	errInvalidToken = errors.New("the token can't be created")
-	// errTokenTenant means that a tenant's operator requests a token for another tenant.
-	// errTokenOwner means that the caller can't become the owner of the token, or is not the owner whose connections the
-	// token would use.
-	errTokenOwner  = errors.New("the owner of the token is refused")
+	// errTokenOwner means that the caller can't own the token, or is not the owner whose connections the token would use.
+	errTokenOwner = errors.New("the owner of the token is refused")
+	// errTokenTenant means that an operator of a tenant requests a token for another tenant.
 	errTokenTenant = errors.New("only operators of the tenant \"default\" may create tokens of another tenant: name your own tenant (--tenant)")
 )
 
@@ -157,8 +156,8 @@ func (s *Service) RotateToken(ctx context.Context, req *identityv1.RotateTokenRe
 	if req.GetOverlap().AsDuration() > 0 {
 		resp.OldSecretExpires = timestamppb.New(t.Previous[0].Until)
 	}
-	// The new secret is returned even if it is unknown which replicas accept it, because the old secret may no longer be
-	// valid.
+	// Return the new secret even if it is unknown which replicas accept it, because the old secret might already be
+	// invalid.
 	if resp.UnconfirmedReplicas, err = s.awaitConfirmation(ctx, set.Version); err != nil {
 		s.deps.Log.WarnContext(ctx, "it is not known whether all services use the new secret of a token", "token", t.Name, "error", err)
 		resp.UnconfirmedReplicas = -1

@@ -85,12 +85,12 @@ type Principal struct {
 	Client string `protobuf:"bytes,14,opt,name=client,proto3" json:"client,omitempty"`
 	// OAuth scopes of the presented JWT, sorted and without duplicates: at most 128 scopes of 1 to 256 bytes.
 	Scopes []string `protobuf:"bytes,15,rep,name=scopes,proto3" json:"scopes,omitempty"`
-	// Servers to which the presented credential gives access: those that the audience of a JWT names, or those of a
-	// token. If the list is empty, the credential gives access to all servers.
+	// Servers to which the presented credential gives access. For a JWT, these are the servers in its audience. For a
+	// token of the mesh, these are the token's servers. If the list is empty, the credential gives access to all servers.
 	Servers []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Time at which the holder of the credential has authenticated at the issuer: the claim `auth_time` of the ID token
-	// of a session, or of the JWT. It is absent if the issuer has not sent it, and for tokens that are not sessions. It
-	// does not identify the principal, and differs between the credentials of one principal.
+	// Time at which the holder of the credential authenticated at the issuer: the claim `auth_time` of the JWT, or of the
+	// ID token with which a session was created. It is absent if the issuer has not sent it, and for tokens that are not
+	// sessions. It does not identify the principal, and differs between the credentials of one principal.
 	AuthTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
 	// Authentication context class of that authentication: the claim `acr`, at most 256 bytes. It is empty if the issuer
 	// has not sent it, and for tokens that are not sessions.
@@ -312,13 +312,13 @@ type Token struct {
 	// Subject of the operator who revoked the token, at most 256 bytes. People of tenants other than "default" do not
 	// receive the subjects of operators of other tenants.
 	RevokedBy string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
-	// Servers that the token gives access to, at their own URLs, sorted and without duplicates: at most 16. If the list
-	// is empty, the token gives access to all servers.
+	// Servers to which the token gives access at the servers' own URLs, sorted and without duplicates: at most 16. If the
+	// list is empty, the token gives access to all servers.
 	Servers []string `protobuf:"bytes,15,rep,name=servers,proto3" json:"servers,omitempty"`
 	// Name of the issuer at which the holder has signed in (SessionService). It is empty if the token is not a session.
 	Issuer string `protobuf:"bytes,16,opt,name=issuer,proto3" json:"issuer,omitempty"`
-	// Time at which the holder had authenticated at the issuer when the session was created: the claim `auth_time` of the
-	// ID token. It is absent if the issuer has not sent it, or if the token is not a session.
+	// Time at which the holder authenticated at the issuer: the claim `auth_time` of the ID token with which the session
+	// was created. It is absent if the issuer has not sent it, or if the token is not a session.
 	AuthTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
 	// Authentication context class of that authentication: the claim `acr` of the ID token, at most 256 bytes. It is
 	// empty if the issuer has not sent it, or if the token is not a session.
@@ -733,11 +733,11 @@ type RotateTokenRequest struct {
 	// Name of the token.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Time for which the old secret stays valid: at most 7 days, and at most until the token would have expired. If it is
-	// absent, the old secret and all secrets that were replaced before end at once. Otherwise earlier secrets stay valid
-	// until their own end.
+	// absent, the old secret and all earlier secrets become invalid immediately. Otherwise, earlier secrets stay valid
+	// until their own expiry.
 	Overlap *durationpb.Duration `protobuf:"bytes,2,opt,name=overlap,proto3" json:"overlap,omitempty"`
-	// Time at which the token expires. If it is absent, the token is valid from now for as long as it was valid after its
-	// creation or its last rotation.
+	// Time at which the token expires. If it is absent, the token gets the same lifetime again that it received at its
+	// creation or at its last rotation.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -801,7 +801,7 @@ type RotateTokenResponse struct {
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// New secret of the token, as in CreateTokenResponse.
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
-	// Time at which the old secret ends. It is absent if the old secret has ended.
+	// Time at which the old secret expires. It is absent if the old secret is already invalid.
 	OldSecretExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=old_secret_expires,json=oldSecretExpires,proto3" json:"old_secret_expires,omitempty"`
 	// Number of replicas that have not confirmed the change, as in RevokeTokenResponse, or -1 if it is not known.
 	UnconfirmedReplicas int32 `protobuf:"varint,4,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
@@ -870,8 +870,8 @@ func (x *RotateTokenResponse) GetUnconfirmedReplicas() int32 {
 // ImportTokensRequest names the tokens to store.
 type ImportTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of the tokens, at most 200. If the list is empty, all tokens of agents of the caller's tenant are stored,
-	// except those that were stored before.
+	// Names of the tokens, at most 200. If the list is empty, all configured tokens of agents in the caller's tenant are
+	// stored, except the tokens that are already stored.
 	Names []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
 	// Time at which the tokens expire.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
@@ -1033,7 +1033,8 @@ type RevokeTokenResponse struct {
 	// Names of the agent's tokens that stay valid because they are in the configuration.
 	Configured []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
 	// Number of replicas of the identity service that have not confirmed the revocation, because they have no connection
-	// to the database. Such a replica stops confirming tokens `stores.identity_max_age` after it has lost the connection.
+	// to the database. Such a replica stops confirming tokens when `stores.identity_max_age` has passed since it lost the
+	// connection.
 	UnconfirmedReplicas int32 `protobuf:"varint,3,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -1329,7 +1330,7 @@ func (x *WatchTokensResponse) GetVersion() uint64 {
 	return 0
 }
 
-// AcknowledgeTokensRequest says which set of tokens a service uses.
+// AcknowledgeTokensRequest specifies the set of tokens that a service uses.
 type AcknowledgeTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier of the stream, from WatchTokensResponse. An unknown identifier is ignored.
@@ -2053,7 +2054,7 @@ type PreviousSecret struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the secret: 32 bytes.
 	Sha256 []byte `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// Time at which the secret ends.
+	// Time at which the secret expires.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2383,9 +2384,9 @@ type ExplainedStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the step, such as "audience".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What the step has found.
+	// Result of the step.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// True for the step that refuses the token.
+	// Whether this step refuses the token.
 	Refused       bool `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2491,8 +2492,8 @@ func (x *ReportUnknownKeyRequest) GetIssuer() string {
 // ReportUnknownKeyResponse says which keys the issuer has.
 type ReportUnknownKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SHA-256 digest of the issuer's keys, 32 bytes. A caller with other keys receives them soon, in a set of
-	// WatchTokens.
+	// SHA-256 digest of the issuer's keys, 32 bytes. If a caller has other keys, it will soon receive these keys in a set
+	// from WatchTokens.
 	KeysSha256    []byte `protobuf:"bytes,1,opt,name=keys_sha256,json=keysSha256,proto3" json:"keys_sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -17,19 +17,20 @@ import (
 
 // A CauseError says why a server cannot be used.
 type CauseError struct {
-	// Text may be shown to every caller. It describes the problem and, if possible, says what to do. It is a clause
-	// without a full stop. It contains nothing that the server has sent, except possibly an address, which is escaped,
-	// has a limited length, and contains no query.
+	// Text describes the problem and, if possible, says what to do. Every caller may see it. It is a clause without a full
+	// stop. It contains no content that the server has sent, except possibly an address without its query. The address is
+	// escaped, and its length is limited.
 	Text string
-	// Detail may be shown only to operators of the home tenant. It may be, for example, the last line that a process
-	// has written to standard error. It is redacted and escaped, and its length is limited. It may be empty.
+	// Detail contains more information. Only operators of the home tenant may see it. For example, it is the last line
+	// that a process has written to standard error. It is redacted and escaped, and its length is limited. It may be
+	// empty.
 	Detail string
 	// Lasts is true if the same request will fail until an operator makes a change.
 	Lasts bool
-	// SignIn is true if a person has to sign in at the server before it can be called on her behalf, or if it is not known
-	// on whose behalf it is called. The server itself has no fault.
+	// SignIn is true if a person has to sign in at the server before it can be called on her behalf. It is also true if
+	// the person is unknown. In both cases, the server has no fault.
 	SignIn bool
-	// RetryAfter is the time after which the same request may succeed, or 0 if that is not known.
+	// RetryAfter is the time after which the same request may succeed, or 0 if this time is not known.
 	RetryAfter time.Duration
 	// Err is the error that is logged at debug level. It is never nil.
 	Err error
@@ -53,9 +54,9 @@ func CauseOf(err error) *CauseError {
 	return cause
 }
 
-// WithClass returns an error of the given class, such as [ErrNeverSent]. The error has the message of err and wraps the
-// [CauseError] and the [LimitError] that err wraps. It does not have the class of err, because err is about another
-// message.
+// WithClass returns an error of the given class, such as [ErrNeverSent]. The result contains the message of err, and
+// wraps the [CauseError] and the [LimitError] that err wraps. It does not wrap the class of err, because err was
+// returned for another message.
 func WithClass(class error, what string, err error) error {
 	out := classedError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
@@ -77,8 +78,8 @@ type classedError struct {
 func (e classedError) Error() string   { return e.text }
 func (e classedError) Unwrap() []error { return e.under }
 
-// Network returns a short explanation, for operators, of why a server was not reached. It returns "" if the reason is
-// not known.
+// Network returns a short explanation for operators of why a server was not reached. It returns "" if the reason is not
+// known.
 func Network(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is no such file"
@@ -92,9 +93,9 @@ func Network(err error) string {
 	return ""
 }
 
-// ForLog returns the text with which an error is logged at debug level. The text contains the reason why a request has
-// no usable answer, the details that operators may see, the address that was not reached, and the fault in an answer.
-// Unlike err.Error(), the text quotes no header, no argument and no part of an answer.
+// ForLog returns the text with which an error is logged at debug level. The text says why a request has no usable
+// answer. It contains details that only operators may see, the address that was not reached, and the fault in an
+// answer. Unlike err.Error(), it quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
 	reason := reasonOf(Answer{}, err)
 	parts := []string{reason.text}

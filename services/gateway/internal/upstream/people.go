@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// maxPeople is the maximum number of people who can have sessions with one server at the same time.
+	// maxPeople is the maximum number of people with sessions at one server.
 	maxPeople = 4096
-	// maxIdlePeople is the maximum number of people without a session whose transport stays open.
+	// maxIdlePeople is the maximum number of people without a session whose transports stay open.
 	maxIdlePeople = 64
 	// maxPersonSessions is the maximum number of sessions of one person with one server.
 	maxPersonSessions = 256
@@ -26,12 +26,11 @@ var (
 	errNoPerson     = errors.New("the request is made on behalf of no known person")
 )
 
-// eachPerson is a transport to a server at which each person uses her own account. Each person has her own transport,
-// which is made for her and knows only her account. A session belongs to the person in the request that opens it.
-// Therefore a session, an HTTP connection or an access token is never used for two people. It is safe for concurrent
-// use.
+// eachPerson is a transport to a server at which each person uses her own account. There is a separate transport for
+// each person, which uses only her account. A session belongs to the person in the request that opens it. Therefore,
+// two people never share a session, an HTTP connection or an access token. eachPerson is safe for concurrent use.
 type eachPerson struct {
-	Transport // uses the account for listing tools, which belongs to no person
+	Transport // uses the account for listing tools
 
 	connect func(person principal.Key) (Transport, error)
 
@@ -40,19 +39,18 @@ type eachPerson struct {
 	people map[principal.Key]*personTransport
 }
 
-// personTransport is the transport of one person.
 type personTransport struct {
 	Transport
 
-	// sessions is the number of sessions that are open or are being opened. idleSince is the time since which there are
-	// none.
+	// sessions is the number of sessions that are open or are being opened. idleSince is the time at which the last of
+	// them ended.
 	sessions  int
 	idleSince time.Time
 }
 
-// EachPerson returns a transport to a server at which each person uses her own account. The function connect returns the
-// transport that uses the account of a person. The gateway itself lists the tools of the server with the transport
-// discovery, which uses another account.
+// EachPerson returns a transport to a server at which each person uses her own account. connect returns a transport
+// that uses the account of the given person. discovery is the transport with which the gateway itself lists the
+// server's tools. It uses an account that belongs to no person.
 func EachPerson(discovery Transport, connect func(person principal.Key) (Transport, error)) Transport {
 	return &eachPerson{Transport: discovery, connect: connect, people: make(map[principal.Key]*personTransport)}
 }
@@ -80,7 +78,7 @@ func (e *eachPerson) Open(ctx context.Context, key principal.Key, hello Request)
 	return &personConn{Conn: conn, ended: sync.OnceFunc(func() { e.end(own) })}, answer, nil
 }
 
-// begin returns the transport of a person, and counts a session until end is called.
+// begin returns the transport of a person and counts one session. The caller must call end when the session has ended.
 func (e *eachPerson) begin(person principal.Key) (*personTransport, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -105,10 +103,11 @@ func (e *eachPerson) begin(person principal.Key) (*personTransport, error) {
 	return own, nil
 }
 
-// end ends a session. If too many people have no session, it closes the transport of one of them.
+// end records that a session has ended. If more than maxIdlePeople people have no session, it closes the transport that
+// has been idle for the longest time.
 func (e *eachPerson) end(own *personTransport) {
 	if unused := e.release(own); unused != nil {
-		_ = unused.Close() // it has no session, so nothing can be lost
+		_ = unused.Close() // the transport has no session, so nothing is lost
 	}
 }
 
@@ -150,7 +149,6 @@ func (e *eachPerson) Close() error {
 	return errors.Join(errs...)
 }
 
-// personConn is a session of one person.
 type personConn struct {
 	Conn
 

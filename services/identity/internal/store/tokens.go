@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// MaxTokensOfOwner limits how many valid tokens one owner has.
+	// MaxTokensOfOwner is the maximum number of valid tokens of one owner.
 	MaxTokensOfOwner = 50
-	// MaxTokensOfTenant limits how many valid tokens one tenant has.
+	// MaxTokensOfTenant is the maximum number of valid tokens in one tenant.
 	MaxTokensOfTenant = 1000
-	// MaxTokens limits how many valid tokens all tenants together have.
+	// MaxTokens is the maximum number of valid tokens in all tenants together.
 	MaxTokens = 2000
-	// maxEndedTokens limits how many revoked or expired tokens of one tenant are stored. It also limits how many such
-	// tokens a [TokenSet] contains.
+	// maxEndedTokens is the maximum number of revoked or expired tokens that are stored for one tenant. It is also the
+	// maximum number of such tokens in a [TokenSet].
 	maxEndedTokens = 1000
 )
 
@@ -55,15 +55,15 @@ type Token struct {
 	// signed in. They are empty unless the token is a session.
 	Role              authv1.TokenRole
 	Issuer, IssuerURL string
-	// AuthTime is the time at which the person had authenticated at the issuer, and ACR is the authentication context
-	// class. They are zero if the issuer has not sent them, or if the token is not a session.
+	// AuthTime is the time at which the person authenticated at the issuer, and ACR is the authentication context class.
+	// They are zero if the issuer has not sent them, or if the token is not a session.
 	AuthTime time.Time
 	ACR      string
-	// Servers are the servers that the token gives access to. It is empty if the token gives access to all servers.
+	// Servers contains the servers to which the token gives access. It is empty if the token gives access to all servers.
 	Servers []string
 	// SHA256 is the SHA-256 digest of the token's secret.
 	SHA256 [32]byte
-	// Previous contains the secrets that were replaced and are still valid, the newest first.
+	// Previous contains the secrets that were replaced and are still valid, sorted from the newest to the oldest.
 	Previous         []PreviousSecret
 	Created, Expires time.Time
 	// CreatedByTenant and CreatedBy are the tenant and the subject of the operator who created the token.
@@ -84,7 +84,7 @@ type PreviousSecret struct {
 	Until time.Time `json:"until"`
 }
 
-// TokenSet contains the tokens that exist at a version of the store.
+// TokenSet contains the tokens and blocks in one version of the store.
 type TokenSet struct {
 	Version int64
 	// Valid contains the valid tokens, sorted by name. Ended contains the newest tokens that were revoked or have
@@ -94,8 +94,8 @@ type TokenSet struct {
 	Blocks []Block
 }
 
-// CreateToken stores a token. The store sets the time of creation. The returned set contains all tokens. The error can
-// be [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
+// CreateToken stores a token. It sets the time of creation. The returned set contains all tokens. The error can be
+// [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
 func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		created = want
@@ -136,7 +136,7 @@ func (s *Store) ImportConfigured(ctx context.Context, want []Token) (stored []To
 		}
 		for i := range stored {
 			if i > 0 && stored[i].Tenant == stored[i-1].Tenant {
-				continue // one change is enough for all tokens
+				continue // one change is enough for all tokens of a tenant
 			}
 			if set, err = s.changedTokens(ctx, tx, stored[i].Tenant); err != nil {
 				return err
@@ -195,10 +195,10 @@ func (t *Token) ended() time.Time {
 	return t.Expires
 }
 
-// Revocation selects the tokens that are revoked, and contains the operator who revokes them.
+// Revocation describes which tokens are revoked, and by which operator.
 type Revocation struct {
-	// Name is the name of the token that is revoked. If Name is empty, all tokens of the agent named Agent that have
-	// not expired are revoked.
+	// Name is the name of the token that is revoked. If Name is empty, all unexpired tokens of the agent named Agent are
+	// revoked.
 	Name, Agent string
 	// OperatorTenant and Operator are the tenant and the subject of the operator. Only tokens of OperatorTenant are
 	// revoked, unless AnyTenant is true.
@@ -213,7 +213,7 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 	if r.Name != "" {
 		return t.Name == r.Name
 	}
-	return t.Issuer == "" && t.Agent == r.Agent && now.Before(t.Expires) // also if it was revoked, so that a revocation can be repeated
+	return t.Issuer == "" && t.Agent == r.Agent && now.Before(t.Expires) // selects revoked tokens too, so that a revocation can be repeated
 }
 
 // RevokeTokens revokes the selected tokens and returns them. A token that was already revoked stays unchanged. The
@@ -265,16 +265,16 @@ type Rotation struct {
 	// the owner, because the operator gets the new secret.
 	OperatorTenant, Operator string
 	AnyTenant                bool
-	// SHA256 is the digest of the new secret. Overlap is how long the old secret stays valid.
+	// SHA256 is the SHA-256 digest of the new secret. Overlap is how long the old secret stays valid.
 	SHA256  [32]byte
 	Overlap time.Duration
-	// Expires is the time at which the token expires. If it is zero, the token is valid from now for as long as it was
-	// valid after its creation or after the last rotation.
+	// Expires is the time at which the token expires. If it is zero, the token gets the same lifetime again that it
+	// received at its creation or at the last rotation.
 	Expires time.Time
 }
 
 // RotateToken replaces the secret of a token. The returned set contains all tokens. The error can be [ErrTokenUnknown],
-// [ErrTokenEnded], [ErrOwnerOnly], [ErrRotatedTooOften] or [sqlstore.ErrUnavailable].
+// [ErrTokenEnded], [ErrSession], [ErrOwnerOnly], [ErrRotatedTooOften] or [sqlstore.ErrUnavailable].
 func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := readTokens(ctx, tx, "WHERE name = $1", r.Name)
@@ -319,8 +319,8 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 // maxPrevious limits how many replaced secrets of a token are valid at the same time.
 const maxPrevious = 4
 
-// previous returns the replaced secrets of a token after the rotation. A replaced secret never outlives the token as it
-// was before the rotation, or as it is after the rotation. If Overlap is zero, all replaced secrets end, because an
+// previous returns the replaced secrets of a token after the rotation. A replaced secret is valid until the old expiry
+// or the new expiry of the token at the latest. If Overlap is zero, all replaced secrets become invalid, because an
 // attacker may know one of them.
 func (r *Rotation) previous(t *Token, expires, now time.Time) ([]PreviousSecret, error) {
 	if r.Overlap == 0 {
@@ -340,8 +340,9 @@ func (r *Rotation) previous(t *Token, expires, now time.Time) ([]PreviousSecret,
 	return append([]PreviousSecret{{SHA256: hex.EncodeToString(t.SHA256[:]), Until: until}}, valid...), nil
 }
 
-// changedTokens increments the version of the tokens and returns all tokens. If a tenant has too many revoked or
-// expired tokens, it first deletes the oldest of them. It also deletes sessions that ended more than a day ago.
+// changedTokens increments the version of the tokens and returns all tokens. If the tenant has too many revoked or
+// expired tokens, changedTokens first deletes the oldest of them. It also deletes sessions that ended more than a day
+// ago.
 func (s *Store) changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSet, error) {
 	now := sqlstore.Micros(tx.Now)
 	_, err := tx.ExecContext(ctx, `DELETE FROM identity_tokens WHERE tenant = $1 AND ended <= $2 AND issuer = '' AND name NOT IN
@@ -370,8 +371,8 @@ func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error 
 	})
 }
 
-// TokensSince returns the tokens if their version is not the known one. Otherwise it returns only the version. Version
-// -1 is the version before the first change.
+// TokensSince returns all tokens if the version of the store differs from known. Otherwise, it returns only the
+// version. If known is -1, it always returns all tokens.
 func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if set.Version, err = s.version(ctx, tx); err != nil || set.Version == known {
@@ -404,7 +405,7 @@ func (s *Store) tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, er
 	if set.Blocks, err = readBlocks(ctx, tx, ""); err != nil {
 		return TokenSet{}, err
 	}
-	// Sessions are last, because a person whose session has ended needs no operator to sign in again.
+	// Sessions are last, because a person whose session has ended can sign in again without an operator.
 	set.Ended, err = readTokens(ctx, tx, "WHERE ended <= $1 OR revoked <> 0 ORDER BY CASE WHEN issuer = '' THEN 0 ELSE 1 END, ended DESC, name LIMIT $2", now, maxEndedTokens)
 	return set, err
 }
