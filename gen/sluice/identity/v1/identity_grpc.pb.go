@@ -69,6 +69,7 @@ type IdentityServiceClient interface {
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
 	//	                     TOKEN_ENDED: the token has expired or was revoked; create another one
 	//	                     TOKEN_IS_SESSION: the token is a session; the person can sign in again
+	//	PERMISSION_DENIED    OWNER_REFUSED: the token uses the connections of its owner, who is not the caller
 	//	RESOURCE_EXHAUSTED   TOKEN_ROTATED: four earlier secrets of the token are still valid
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
@@ -328,6 +329,7 @@ type IdentityServiceServer interface {
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
 	//	                     TOKEN_ENDED: the token has expired or was revoked; create another one
 	//	                     TOKEN_IS_SESSION: the token is a session; the person can sign in again
+	//	PERMISSION_DENIED    OWNER_REFUSED: the token uses the connections of its owner, who is not the caller
 	//	RESOURCE_EXHAUSTED   TOKEN_ROTATED: four earlier secrets of the token are still valid
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
