@@ -107,9 +107,11 @@ func (t *tool) connect() *cobra.Command {
 ` + "`credentials`" + `. The command opens the page of the server's authorization server in your browser.
 
 With ` + "`as: shared`" + `, all callers of the server then use the account with which you sign in, within the
-limits of the policy. This is for operators. With ` + "`as: person`" + `, only the agents that work for you use
-your account: sign in to the mesh first (` + "`sluice login`" + `). For such a server, an operator also connects
-an account with which the mesh only lists the server's tools (--discovery).
+limits of the policy. This is for operators. With ` + "`as: person`" + `, only your agents use your account:
+sign in to the mesh first (` + "`sluice login`" + `). These are the agents whose issuer or configured token names
+you as the owner, and those with tokens that you create (` + "`token create --use-my-connections`" + `). For
+such a server, an operator also connects an account with which the mesh only lists the server's
+tools (--discovery).
 
 The mesh stores the tokens encrypted, and refreshes the access token before it expires. No client
 receives a token. If the authorization server does not accept the refresh token any more, calls are
