@@ -54,7 +54,7 @@ func TestPrompt_UsesAPersonsConnectionsOnlyForThisPerson(t *testing.T) {
 		_, _, err = other.prompt(id, "tool demo add_note {}")
 		rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
 		listed, err := other.ListAgents(other.ctx, new(wasmagentv1.ListAgentsRequest))
-		if err != nil || len(listed.GetAgents()) != 0 {
+		if err != nil || len(listed.GetAgents()) != 0 || listed.GetCount() != 0 {
 			t.Errorf("the person %q sees %v, %v", person, listed, err)
 		}
 	}

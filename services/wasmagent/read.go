@@ -109,9 +109,6 @@ func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv
 	for _, a := range s.agents.withTurns() {
 		running[a.ID] = agentEntry{a.Proto(), a.Position()}
 	}
-	isHidden := func(creator *identityv1.Principal) bool {
-		return caller.GetRole() == authv1.TokenRole_TOKEN_ROLE_AGENT && !canUsePerson(caller, creator)
-	}
 	for _, row := range rows {
 		entry := agentEntry{s.agentInfo(row.Record), row.Position}
 		if current, ok := running[row.GetId()]; ok {
@@ -120,7 +117,7 @@ func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv
 		} else if row.Turn != store.NoTurn {
 			entry.State = wasmagentv1.AgentState_AGENT_STATE_RUNNING
 		}
-		if isSelected(states, entry.GetState()) && !isHidden(row.GetCreator()) {
+		if isSelected(states, entry.GetState()) {
 			out = append(out, entry)
 		}
 	}

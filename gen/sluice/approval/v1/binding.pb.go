@@ -97,7 +97,7 @@ const (
 //
 // If the principal of the first example also has the person `corp/ana`, the digest is:
 //
-//	PERSONDIGEST
+//	cfcb8e019f7547ce00f0e818073aa16913941d4996e59e37c4396f8c3b12dfaf
 type BoundCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call. In requests, params_json is the JSON that the gateway's input check parsed. In responses, params_json is

@@ -76,7 +76,7 @@ type IdentityServiceClient interface {
 	RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error)
 	// ImportTokens stores tokens of agents that the configuration contains, with the same names and secrets, so that
 	// clients need no change. While the configuration contains a token, the stored one is not used. Either all named
-	// tokens are stored, or none. Errors:
+	// tokens are stored, or none. The stored tokens do not use the connections of their owners. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: a stored token has the name or the secret of one of the tokens
 	//	NOT_FOUND            TOKEN_UNKNOWN: the configuration has no such token of an agent in the caller's tenant
@@ -336,7 +336,7 @@ type IdentityServiceServer interface {
 	RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error)
 	// ImportTokens stores tokens of agents that the configuration contains, with the same names and secrets, so that
 	// clients need no change. While the configuration contains a token, the stored one is not used. Either all named
-	// tokens are stored, or none. Errors:
+	// tokens are stored, or none. The stored tokens do not use the connections of their owners. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: a stored token has the name or the secret of one of the tokens
 	//	NOT_FOUND            TOKEN_UNKNOWN: the configuration has no such token of an agent in the caller's tenant
