@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// These limits apply to a text whose bound is the list of its observed values. maxValues limits how many different
-	// values the list may have. minCalls is the minimum number of calls in which each value must occur.
+	// These limits apply to a bound that is a list of observed strings. maxValues limits the number of different values in
+	// the list. minCalls is the minimum number of calls in which each value must occur.
 	maxValues, minCalls = 8, 3
-	// maxValueBytes limits the length of each value in such a list, in bytes, because people read the list.
+	// maxValueBytes limits the length in bytes of each value in such a list, because people read the list.
 	maxValueBytes = 200
-	// maxArguments limits how many different arguments the calls to a tool may have. If they have more, no bounds are
+	// maxArguments limits the number of different arguments in the calls to a tool. If there are more, no bounds are
 	// derived.
 	maxArguments = 64
 )
 
-// A Call holds the arguments of an observed call.
+// A Call contains the arguments of an observed call.
 type Call struct {
 	// Arguments is the JSON of the arguments. It is empty if the call had no arguments.
 	Arguments string
@@ -35,9 +35,9 @@ type Call struct {
 	Redacted bool
 }
 
-// A Bound limits an argument to the values that it had in the observed calls, or says why no limit could be derived.
+// A Bound limits an argument to the values in the observed calls, or says why no limit could be derived.
 type Bound struct {
-	// Argument is the name of the argument. It is empty in the Bound that limits which arguments may be present.
+	// Argument is the name of the argument. It is empty in the Bound that restricts which arguments may be present.
 	Argument string
 	// Condition is true for the observed calls. It is empty if the argument has no bound.
 	Condition string
