@@ -15,8 +15,8 @@ type timeoutKey struct {
 	unit time.Duration
 }
 
-// timeoutKeys maps the IDs of clients to the members that set a timeout. Entries of other clients can't set a timeout.
-// See docs/clients.md for the sources.
+// timeoutKeys contains the members that set a timeout, by client ID. Other clients have no such member. See
+// docs/clients.md for the sources.
 var timeoutKeys = map[string]timeoutKey{
 	"claude-code": {"timeout", time.Millisecond},
 	"cline":       {"timeout", time.Second},
@@ -27,12 +27,12 @@ var timeoutKeys = map[string]timeoutKey{
 	"zed":         {"timeout", time.Second},
 }
 
-// maxSetTimeout is the maximum timeout that is read from an entry. It prevents an overflow when the timeout is
-// multiplied by the unit.
+// maxSetTimeout is the maximum timeout that is read from an entry. It prevents an overflow when the value is multiplied
+// by the unit.
 const maxSetTimeout = 1e6 * time.Hour
 
-// CallTimeout returns how long the client waits for the result of a call to the server of an entry. It returns 0 if
-// this is not known.
+// CallTimeout returns how long the client waits for the result of a call to an entry's server, or 0 if this is not
+// known.
 func (c Client) CallTimeout(e Entry) time.Duration {
 	key, ok := timeoutKeys[c.ID]
 	at := slices.IndexFunc(e.kept, func(m configedit.Field) bool { return ok && m.Name == key.name })
@@ -50,8 +50,8 @@ func (c Client) CallTimeout(e Entry) time.Duration {
 	return time.Duration(value * float64(key.unit))
 }
 
-// TimeoutMember returns the member that sets the timeout of calls in an entry to the given value, such as "timeout =
-// 60". It returns "" if entries of the client have no such member.
+// TimeoutMember returns the member that sets the call timeout in an entry, such as "timeout = 60". It returns "" if the
+// client's entries have no such member.
 func (c Client) TimeoutMember(timeout time.Duration) string {
 	key, ok := timeoutKeys[c.ID]
 	if !ok {
