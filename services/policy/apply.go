@@ -43,8 +43,8 @@ func (s *Service) ApplyDocuments(ctx context.Context, req *policyv1.ApplyDocumen
 	return resp, nil
 }
 
-// activate makes documents active in the store. If changes require approval, people must have approved the change
-// before. activate returns the active revision, and reports whether this revision is new.
+// activate makes documents active in the store. If changes require approval, it does so only after people have
+// approved the change. activate returns the active revision, and reports whether this revision is new.
 func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments) (*store.Revision, bool, error) {
 	if s.cfg.Changes == nil {
 		return s.storeDocuments(ctx, caller, req, compiled, nil)
@@ -109,8 +109,8 @@ func invalidError(err error) error {
 	return fmt.Errorf("%w: %s", errInvalidDocuments, text)
 }
 
-// NoDocuments is the expected_revision of a request that requires that no documents were applied before. The id of the
-// active revision is not suitable for this purpose, because it changes whenever the catalog changes.
+// NoDocuments is the expected_revision of a request that must fail if documents have already been applied. The id of
+// the active revision is not suitable for this purpose, because it changes whenever the catalog changes.
 const NoDocuments = "0000000000000000000000000000000000000000000000000000000000000000"
 
 // expected converts the expected_revision of a request. This is the id of documents, the id of the active revision,

@@ -144,7 +144,7 @@ func receiveHead(stream reportStream) (*policyv1.ReportHead, error) {
 	}
 }
 
-// receive returns the tools in a report. The caller must have received the head of the report before.
+// receive returns the tools in a report. The caller must already have received the head of the report.
 func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) {
 	size := 0
 	for {

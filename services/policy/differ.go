@@ -45,7 +45,7 @@ type differ struct {
 
 	flips map[flipID]*collectedFlip
 	size  int    // size of flips in bytes
-	key   []byte // buffer that is used again
+	key   []byte // reused buffer
 }
 
 // A flipID is the SHA-256 digest of a flip without its callers. Therefore flips that differ only in their callers have

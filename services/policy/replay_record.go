@@ -20,7 +20,7 @@ import (
 // maxReplayed limits the number of cached decisions in a replay. maxReplayedBytes limits their total size in bytes.
 const maxReplayed, maxReplayedBytes = 10_000, 16 << 20
 
-// A replayer decides recorded calls again with other documents. It is not safe for concurrent use.
+// A replayer makes new decisions on recorded calls with other documents. It is not safe for concurrent use.
 type replayer struct {
 	set       *engine.Set
 	readsTime bool

@@ -23,9 +23,9 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 	}
 }
 
-// NewlyWaiting returns the sorted names of the tools with a definition that waits for all sessions in a later state of
-// the server but not in s. A definition waits for all sessions if it waits for an operator's decision and either the
-// gateway itself has listed it or it is in the newest whole list of a protocol version.
+// NewlyWaiting returns the sorted names of the tools with a waiting definition that affects all sessions in a later
+// state of the server but not in s. A definition that waits for an operator's decision affects all sessions if the
+// gateway itself has listed it, or if it is in the newest whole list of a protocol version.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0)

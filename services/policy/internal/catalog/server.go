@@ -89,7 +89,7 @@ type Definition struct {
 // decision.
 type State uint8
 
-// The states.
+// These are the states.
 const (
 	Waiting State = iota
 	Accepted

@@ -5,7 +5,7 @@ import "fmt"
 // Mode specifies which definitions of a server's tools are accepted automatically. The zero value is [Review].
 type Mode uint8
 
-// The modes.
+// These are the modes.
 const (
 	// Review accepts no definition automatically.
 	Review Mode = iota

@@ -16,8 +16,8 @@ import (
 )
 
 // check returns the locations in the arguments that an expression reads. It refuses expressions that are valid in CEL
-// but that users could misread. These are expressions that are not boolean, numbers that would be rounded, comparisons
-// that can never be true, patterns that are not constant, and tests that treat paths or URLs as plain strings.
+// but that users could misread. Examples are numbers that would be rounded, comparisons that can never be true,
+// patterns that are not constant, and tests that treat paths or URLs as plain strings.
 func check(checked *cel.Ast, text string) (*location, *TextError) {
 	tree := checked.NativeRep()
 	var found *TextError

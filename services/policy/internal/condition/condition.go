@@ -24,7 +24,7 @@ const (
 // Result is the result of evaluating a condition.
 type Result uint8
 
-// The results.
+// These are the results.
 const (
 	// Failed means that the condition can't be evaluated.
 	Failed Result = iota
@@ -174,8 +174,8 @@ func isTooCostly(err error) bool {
 	return ok && cancelled.Cause == interpreter.CostLimitExceeded
 }
 
-// checkKeys returns an error if the arguments contain a key that is not in the tool's schema, or a key that the server
-// might read instead of a key that the condition reads.
+// checkKeys returns an error if the arguments contain a key that is not in the tool's schema. It also returns an error
+// for a key that the server might read instead of a key that the condition reads.
 func (c *Condition) checkKeys(in *Input) error {
 	if c.anyArgs || c.variables&VariableArgs == 0 || in.Unknown&VariableArgs != 0 || in.Args.values == nil {
 		return nil

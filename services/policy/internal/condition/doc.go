@@ -3,11 +3,11 @@
 // the call's server, tool, method and URI, the caller and its delegation chain, the tool's classification, and the
 // current time. Package engine uses this package.
 //
-// Conditions have CEL's comparisons, but no arithmetic. They can use the operators == != < <= > >= in && || ! ?:, the
-// functions contains, startsWith, endsWith and matches for strings, size, the macros has, all and exists, and optionals
-// (`args.?force.orValue(false)`). In addition, `decimal(x)` converts a number, or a string that contains a number, to
-// an exact decimal. The functions path.within, path.base, path.ext, url.scheme, url.host, url.port, url.path,
-// url.under, ip.in and email.domain parse paths, URLs and addresses with package locator.
+// Conditions have CEL's comparisons, but no arithmetic. They can use the operators == != < <= > >= in && || ! ?: and
+// the macros has, all and exists. For strings, they can use the functions contains, startsWith, endsWith and matches.
+// They can also use size and optionals (`args.?force.orValue(false)`). In addition, `decimal(x)` converts a number, or
+// a string that contains a number, to an exact decimal. The functions path.within, path.base, path.ext, url.scheme,
+// url.host, url.port, url.path, url.under, ip.in and email.domain parse paths, URLs and addresses with package locator.
 //
 // Compile refuses expressions that can mislead their author. Examples are tests on parts of a path or URL, and patterns
 // that do not match a whole string. A condition can't be evaluated if the arguments contain a different spelling of a

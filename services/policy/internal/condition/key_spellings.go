@@ -72,9 +72,10 @@ func (s *shape) find(name string) (below *shape, alike string) {
 	return nil, alike
 }
 
-// check returns an error if an object in the given value has a key that differs only by case, `_` or `-` from a key
-// that the expression reads. A server might accept this spelling, and would then use a value that the condition has not
-// tested. The parameter left points to the number of keys and elements that can still be checked.
+// check returns an error if an object in the given value contains a different spelling of a key that the expression
+// reads. Different spellings differ only by case, `_` or `-`. A server might accept this spelling, and would then use a
+// value that the condition has not tested. The parameter left points to the number of keys and elements that can still
+// be checked.
 func (s *shape) check(value ref.Val, left *int) error {
 	if s == nil {
 		return nil

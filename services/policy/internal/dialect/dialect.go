@@ -23,7 +23,7 @@
 //	    rules: [{name: all, rate_limit: 60/minute}]
 //
 // A translation denies every call that its source denies. If a rule can't be translated, the translation contains a
-// rule that denies every call to the tool, and Translate reports a problem with the position of the rule. The
+// rule that denies every call to the tool. Translate then reports a problem with the position of the rule. The
 // translation compares values like the source formats, which compare numbers as 64-bit floating-point numbers, and
 // other values as text. If this is not possible in Sluice, the call is denied.
 package dialect
@@ -86,7 +86,7 @@ type Source struct {
 // A Severity is how serious a problem is.
 type Severity int
 
-// The severities.
+// These are the severities.
 const (
 	// Error means that a part of the policy is not translated. The translation denies all calls that this part could
 	// affect.

@@ -73,8 +73,8 @@ func decimal(number float64) string {
 func below(number float64) float64 { return math.Nextafter(number, math.Inf(-1)) }
 func above(number float64) float64 { return math.Nextafter(number, math.Inf(1)) }
 
-// isOnlyText reports whether v is a string that is equal only to strings in the source formats. They compare values of
-// different types as strings, so the string "5" is also equal to the number 5.
+// isOnlyText reports whether v is a string that the source formats treat as equal only to strings. The source formats
+// compare values of different types as strings, so they treat the string "5" as equal to the number 5.
 func (v *literal) isOnlyText() bool {
 	if v.kind != textValue {
 		return false

@@ -54,7 +54,7 @@ func (r *outRule) write(out *bytes.Buffer) {
 	}
 }
 
-// plain matches strings that need no quotes in YAML. Strings that words matches need quotes nevertheless.
+// plain matches strings that need no quotes in YAML, unless words also matches them.
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*(?:[ .][A-Za-z0-9_-]+)*$`)
 
 // words matches strings that some YAML parsers do not read as strings unless they are quoted.

@@ -122,8 +122,8 @@ type Decision struct {
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent is true if the call may be sent again after an unknown outcome. This requires that a rule with an action
-	// applies to the caller and to each principal in the chain, and that Idempotent is set in all these rules.
+	// Idempotent is true if the call may be sent again after an unknown outcome. This requires that rules with an action
+	// apply to the caller and to each principal in the chain. Idempotent must be set in all these rules.
 	Idempotent bool
 	// Timeout is the shortest timeout among the rules that apply, and TimeoutRule is the rule with this timeout. Both
 	// are zero if no rule has a timeout, or if Effect is [Deny].
@@ -136,7 +136,7 @@ type Decision struct {
 	Record bool
 	// Hidden is true if the caller must receive the same error as for an unknown tool.
 	Hidden bool
-	// ChainIndex is the index of the principal from whom the decision results. It is 0 for the caller, and i+1 for
+	// ChainIndex is the index of the principal that determines the decision. It is 0 for the caller, and i+1 for
 	// Chain[i].
 	ChainIndex int
 	// NeededScopes contains the scopes that the rules require for the call. MissingScopes contains the scopes among them
@@ -150,7 +150,7 @@ type Decision struct {
 // Effect is what the gateway does with a call.
 type Effect uint8
 
-// The effects.
+// These are the effects.
 const (
 	// Deny means that the call is refused. It is the zero value.
 	Deny Effect = iota
@@ -236,7 +236,7 @@ type Limit struct {
 // SessionKey says which value identifies the session of a call.
 type SessionKey uint8
 
-// The session keys.
+// These are the session keys.
 const (
 	// SessionKeyNone means that the limit does not count sessions separately.
 	SessionKeyNone SessionKey = iota

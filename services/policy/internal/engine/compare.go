@@ -21,7 +21,7 @@ type Change struct {
 	// Assumptions says for which results of conditions the decisions differ. It contains the conditions in the rules that
 	// made the decisions, if the results of these conditions depend on the call.
 	Assumptions []Assumption
-	// InvalidArguments is true if the change concerns only calls whose arguments do not satisfy the tool's schema.
+	// InvalidArguments is true if the change affects only calls whose arguments do not satisfy the tool's schema.
 	InvalidArguments bool
 }
 

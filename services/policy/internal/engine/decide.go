@@ -101,7 +101,7 @@ type verdict struct {
 	action Action
 	// rule is the rule with this action. It is nil if the action comes from a default.
 	rule *rule
-	// chain is the index of the principal from whom the verdict results, as in [Decision.ChainIndex].
+	// chain is the index of the principal that determines the verdict, as in [Decision.ChainIndex].
 	chain int
 	// terms is set if action is ActionRequireApproval. An approval under these terms satisfies all rules that require
 	// approval.

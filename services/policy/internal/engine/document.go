@@ -91,8 +91,8 @@ type Rule struct {
 	// which the condition is true. If the condition can't be evaluated for a call, the rule applies unless its action is
 	// [ActionAllow].
 	When string
-	// ExtraArgs is true if When can be evaluated even if the arguments contain other spellings of the keys that When
-	// reads, or keys that are not in the tool's schema. ExtraArgs has no effect without When.
+	// ExtraArgs makes it possible to evaluate When even if the arguments contain keys that are not in the tool's schema,
+	// or other spellings of the keys that When reads. ExtraArgs has no effect without When.
 	ExtraArgs bool
 	// Otherwise is true if the rule applies to the matching calls for which When is false. In a [RuleRef], the name of
 	// such a rule ends with ".otherwise".
@@ -161,8 +161,8 @@ type Grant struct {
 	// the condition is true. An approval creates the grant only if the condition is true for the approved call. If Where
 	// is empty, the grant covers all calls to the tool.
 	Where string
-	// ExtraArgs is true if Where can be evaluated even if the arguments contain other spellings of the keys that Where
-	// reads, or keys that are not in the tool's schema. ExtraArgs has no effect without Where.
+	// ExtraArgs makes it possible to evaluate Where even if the arguments contain keys that are not in the tool's schema,
+	// or other spellings of the keys that Where reads. ExtraArgs has no effect without Where.
 	ExtraArgs bool
 }
 
@@ -291,7 +291,7 @@ type RateLimit struct {
 // Action is what a rule does with the calls that it matches. Greater values are stricter. The strictest action wins.
 type Action uint8
 
-// The actions.
+// These are the actions.
 const (
 	// ActionNone means that the rule has no action. Its limits apply if a different rule or a default allows the call.
 	ActionNone Action = iota
@@ -299,7 +299,7 @@ const (
 	ActionAllow
 	// ActionRequireApproval means that the call is held until it is approved.
 	ActionRequireApproval
-	// ActionDeny means that the call is refused. If the rule has a reason, the tool is listed nevertheless.
+	// ActionDeny means that the call is refused. If the rule has a reason, the tool is still listed.
 	ActionDeny
 	// ActionHide means that the call is refused with the error for an unknown tool, and that the tool is not listed.
 	ActionHide
@@ -326,7 +326,7 @@ func Actions() []string { return []string{"allow", "deny", "hide", "require_appr
 // Default decides calls that match no rule with an action. Greater values are stricter. The strictest default wins.
 type Default uint8
 
-// The defaults.
+// These are the defaults.
 const (
 	// DefaultNone means that the document has no default.
 	DefaultNone Default = iota
@@ -354,7 +354,7 @@ func (d Default) String() string {
 // Dimension is a property of calls. A limit with a dimension counts calls separately for each value of the property.
 type Dimension uint8
 
-// The dimensions.
+// These are the dimensions.
 const (
 	// PerSession counts each session of a principal separately.
 	PerSession Dimension = iota + 1

@@ -53,8 +53,8 @@ func (g *glob) intersects(o *glob) bool {
 		return g.match(o.prefix)
 	}
 	a, b := g.runes(), o.runes()
-	// reachable[j] is true if some string matches the first j characters of the second pattern, and also matches the part
-	// of the first pattern that has been processed so far.
+	// reachable[j] is true if some string matches both the first j characters of the second pattern and the processed part
+	// of the first pattern.
 	reachable := make([]bool, len(b)+1)
 	reachable[0] = true
 	for j := 0; j < len(b) && b[j] == anyRun; j++ {

@@ -7,10 +7,10 @@ import (
 )
 
 // MayOpen compares two versions of documents. It returns the rules and defaults whose addition, removal or change could
-// make calls less restricted, so that refused calls are permitted or calls that needed approval are allowed. If the
-// result is empty, no call becomes less restricted. The reference to a default has the rule name "default". Changes to
-// names and reasons do not count. Changes to limits and approval terms count only if the limits or terms can refuse
-// calls.
+// make calls less restricted. Calls become less restricted if refused calls are permitted, or if calls that needed
+// approval are allowed. If the result is empty, no call becomes less restricted. The reference to a default has the
+// rule name "default". Changes to names and reasons do not count. Changes to limits and approval terms count only if
+// the limits or terms can refuse calls.
 func MayOpen(before, after []Document) (out []RuleRef) {
 	k := keeper{
 		observes:  slices.ContainsFunc(after, func(d Document) bool { return !d.ObserveUntil.IsZero() }),

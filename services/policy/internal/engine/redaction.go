@@ -18,7 +18,7 @@ type Redaction struct {
 	Target RedactionTarget
 	// Path selects values. Package valuepath describes its syntax.
 	Path string
-	// Detector is the name of a detector of package detect.
+	// Detector is the name of a detector in package detect.
 	Detector string
 }
 
@@ -28,7 +28,7 @@ func (r Redaction) String() string { return r.Target.String() + ": " + cmp.Or(r.
 // RedactionTarget says whether a redaction replaces values in results or in arguments.
 type RedactionTarget uint8
 
-// The targets.
+// These are the targets.
 const (
 	// RedactResults replaces values in the messages from the server, before the client receives them.
 	RedactResults RedactionTarget = iota

@@ -118,8 +118,8 @@ func (w *watch) run(ctx context.Context) error {
 }
 
 // reconnect waits and then connects again, until it succeeds. It returns false if ctx is done first. It does not reuse
-// the old connection, because another program may now use the port of a mesh that has exited, and this program must not
-// get the token.
+// the old connection. If the mesh has exited, another program may use its port, and this program must not get the
+// token.
 func (w *watch) reconnect(ctx context.Context) bool {
 	for {
 		select {

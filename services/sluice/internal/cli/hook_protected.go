@@ -13,8 +13,9 @@ import (
 )
 
 // markProtected returns the arguments of a call. It adds an argument with the path of a protected file if the call
-// would change a file of Sluice, change a file with the hooks or MCP servers of a client, or read a token or secret of
-// Sluice. Policies alone can't detect such calls, because they know neither symbolic links nor the working directory.
+// would change the file or read a secret. The protected files are Sluice's own files, and files with a client's hooks
+// or MCP servers. Policies alone can't detect such calls, because they know neither symbolic links nor the working
+// directory.
 func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, error) {
 	sys, err := t.hookSystem()
 	if err != nil {

@@ -96,8 +96,8 @@ func (s *setup) trialOf(server string) *trial {
 	return nil
 }
 
-// compareVisible returns an error if a tool from the trial is missing in the list that an entry gets through the mesh,
-// or has a different definition in this list.
+// compareVisible compares the tools in the trial with the list that an entry gets through the mesh. It returns an error
+// if a tool is missing in the list or has a different definition there.
 func compareVisible(listed listedServer, t *trial) error {
 	if t == nil {
 		return nil

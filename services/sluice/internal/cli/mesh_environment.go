@@ -52,7 +52,7 @@ func environmentPath(data string) string { return filepath.Join(data, "environme
 
 // storeMeshEnvironment stores the variables with which clients will start the mesh, and the variables with which a hook
 // finds the clients' files. Otherwise the first client to start the mesh could choose the programs, proxies and
-// certificates for all clients' servers, and a project's settings could choose the files that the hook reads.
+// certificates for all clients' servers. Also, a project's settings could choose the files that the hook reads.
 func storeMeshEnvironment(data string) error {
 	env := slices.DeleteFunc(meshEnv(app.Environ()), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")

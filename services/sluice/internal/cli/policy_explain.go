@@ -116,8 +116,8 @@ func (t *tool) printSome(of string, lines []string, all bool) {
 }
 
 // conditionLines describes the results of conditions, with the values that the conditions read. It uses the conditions
-// of the rules that made the decision. If no rule made it, conditionLines uses the rules that only their condition kept
-// from matching.
+// of the rules that made the decision. If no rule made it, conditionLines uses the rules whose condition was the
+// only check that failed.
 func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	d := e.GetDecision()
 	for _, r := range e.GetRules() {

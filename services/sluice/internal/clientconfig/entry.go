@@ -14,7 +14,7 @@ import (
 // configured.
 type Transport string
 
-// The transports.
+// These are the transports.
 const (
 	// Stdio means that the client starts the server as a program.
 	Stdio Transport = "stdio"

@@ -7,7 +7,7 @@ import (
 )
 
 // IsConnection reports whether a member of an entry describes the connection to the server, such as its command. All
-// other members concern only the client.
+// other members affect only the client.
 func (c Client) IsConnection(member string) bool {
 	return member != "" && slices.Contains(c.dialect.transportKeys(), member)
 }

@@ -47,7 +47,7 @@ type Relay struct {
 
 	outMu  sync.Mutex // guards output
 	output io.Writer
-	// cancel makes Run return an error if the client no longer reads.
+	// cancel makes Run return an error if the client stops reading.
 	cancel context.CancelCauseFunc
 
 	mu sync.Mutex

@@ -42,7 +42,7 @@ const (
 	lockRetry = 5 * time.Millisecond
 )
 
-// An Announcement says which process is running the mesh of a data directory.
+// An Announcement tells other processes that this process runs the mesh of a data directory.
 type Announcement struct {
 	path string
 	lock *flock.Flock

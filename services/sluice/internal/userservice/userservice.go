@@ -204,7 +204,7 @@ func (s *Service) Install(ctx context.Context) error {
 	return m.start(ctx, state != Current)
 }
 
-// write creates the directory of the file that defines the service, with the usual permissions, and writes the file.
+// write writes the definition. It creates the directory of the definition with the usual permissions.
 func (s *Service) write(path string, raw []byte) error {
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
