@@ -51,8 +51,8 @@ func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int
 	return failed, err
 }
 
-// TestResults is like [Set.RunTests], but returns the result of each test that it ran. late is the problem that the
-// tests took too long, or nil.
+// TestResults is like [Set.RunTests], but returns the result of each test that it ran. If the tests took too long, late
+// is the problem that reports this. Otherwise late is nil.
 func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (all []TestResult, late *strictyaml.Problem, err error) {
 	late, err = s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(t *Test, failure *strictyaml.Problem) bool {
 		all = append(all, TestResult{Document: t.document, Name: t.name, Place: t.source.Problem(t.at, "", ""), Failure: failure})

@@ -92,8 +92,8 @@ func (s *setup) projectVariables(server string) (entry clientconfig.Entry, varia
 	return entry, slices.Compact(variables)
 }
 
-// startQuestion returns the question whether to start the new servers. The parameter how describes how they are
-// started.
+// startQuestion returns the question that asks whether to start the new servers. The parameter how describes how they
+// are started.
 func startQuestion(servers []clientsetup.Server, how string) string {
 	urls := 0
 	for _, server := range servers {

@@ -41,8 +41,8 @@ type Step struct {
 }
 
 // keep adds the steps from an earlier call to Install that registered another path for the program. The earlier steps
-// stay valid even if other programs have changed the file. The reason is that a manifest is used only if the file has
-// exactly the content that the step wrote, and that only empty lists are removed.
+// stay valid even if other programs have changed the file. A manifest is used only if the file has exactly the content
+// that the step wrote, and Remove removes only empty lists.
 func (r *Record) keep(earlier []Step) {
 	for _, step := range earlier {
 		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Event == step.Event })
