@@ -95,12 +95,7 @@ type Query struct {
 
 // owner returns the key of the person who owns the query's cache entries. All agents of a person share that person's
 // entries, so that a person with many agents can't fill the cache.
-func (q *Query) owner() principal.Key {
-	if chain := q.Principal.GetChain(); len(chain) > 0 {
-		return principal.Of(chain[len(chain)-1])
-	}
-	return principal.Of(q.Principal)
-}
+func (q *Query) owner() principal.Key { return principal.Root(q.Principal) }
 
 // appendKey appends to dst all values on which a decision depends, except sessions and runs. The length of the
 // delegation chain comes first, so that different queries always have different keys.

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Flag says why [Server.AcceptAll] does not accept a definition, so that an operator must accept it individually. It
-// returns "" if AcceptAll accepts the definition. The argument looks must be the result of [Server.NamesBySkeleton].
+// Flag returns the reason why [Server.AcceptAll] does not accept a definition, so that an operator must accept it
+// individually. It returns "" if AcceptAll accepts the definition. The parameter looks must be the result of
+// [Server.NamesBySkeleton].
 func (d *Definition) Flag(name string, looks map[string][]string) string {
 	switch {
 	case d.Class.Category == 0:
@@ -22,9 +23,9 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 	}
 }
 
-// NewlyWaiting returns the sorted names of the tools with a definition that waits for all sessions in a later state of
-// the server, but did not do so in s. A definition waits for all sessions if it waits for an operator's decision, and
-// the gateway itself has listed it or it is in a newest whole list.
+// NewlyWaiting returns the sorted names of the tools with a waiting definition that affects all sessions in a later
+// state of the server but not in s. A definition that waits for an operator's decision affects all sessions if the
+// gateway itself has listed it, or if it is in the newest whole list of a protocol version.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0)

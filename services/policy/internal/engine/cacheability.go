@@ -1,6 +1,6 @@
 package engine
 
-// Cacheability says for which other calls a decision may be reused. The zero value means for none.
+// Cacheability says for which other calls a decision may be reused. The zero value means that it may not be reused.
 type Cacheability struct {
 	// Cacheable is true if the decision may be reused for calls that differ only in their params and in the sessions
 	// and runs of their callers.
@@ -9,13 +9,17 @@ type Cacheability struct {
 	BySession bool
 }
 
-// Cacheability says for which other calls the decision d may be reused, as long as the set and the facts about the tool
-// stay the same.
+// Cacheability says for which other calls the decision d may be reused while the set and the facts about the tool are
+// the same.
 //
-// A decision that requires approval may not be reused. A decision on a hidden or unknown tool may not be reused either.
-// As a result, decisions on hidden tools take the same time as decisions on unknown tools, so that callers can't
-// distinguish these tools. A decision on a tool that can't be called may not be reused, because the facts about the
-// tool may change although the revision stays the same. The same applies to decisions that depend on conditions.
+// Some decisions may not be reused:
+//
+//   - decisions that require approval
+//   - decisions that depend on conditions
+//   - decisions on hidden or unknown tools: as a result, both take the same time, so callers can't distinguish a hidden
+//     tool from an unknown one
+//   - decisions on tools that can't be called, because the facts about such a tool may change while the revision stays
+//     the same
 func (s *Set) Cacheability(call Call, d Decision) Cacheability {
 	if d.Effect == RequireApproval || d.Hidden || d.Code == ToolUnknown || call.Facts.Status != Callable || s.EvaluatesConditions(call) {
 		return Cacheability{}

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes limits the length of a path or URL, in bytes. Most systems have the same limit for paths.
+// MaxBytes limits the length of a path or URL in bytes. Most systems have the same limit for paths.
 const MaxBytes = 4096
 
 var (
@@ -16,8 +16,8 @@ var (
 	errBackslash = errors.New(`contains a \, which some readers take for /`)
 )
 
-// checkText returns an error if a string can't be a path, a URL or an address, for example because it has more than the
-// given number of bytes or contains unprintable characters.
+// checkText returns an error if a string can't be a path, a URL or an address. For example, it has more than most bytes
+// or contains unprintable characters.
 func checkText(text string, most int) error {
 	switch {
 	case text == "":

@@ -21,7 +21,7 @@ import (
 // connectionRecord is a sign-in at a server in the JSON output.
 type connectionRecord struct {
 	Server string `json:"server"`
-	// Tenant and Person identify the person whose account it is. They are empty if the account belongs to no person.
+	// Tenant and Person identify the person to whom the account belongs. They are empty if it belongs to no person.
 	Tenant          string    `json:"tenant,omitzero"`
 	Person          string    `json:"person,omitzero"`
 	ForDiscovery    bool      `json:"forDiscovery,omitzero"`
@@ -49,7 +49,7 @@ func newConnectionRecord(c *identityv1.Connection) connectionRecord {
 	}
 }
 
-// account returns, for tables, whose account it is.
+// account describes, for tables, to whom the account belongs.
 func (c *connectionRecord) account() string {
 	switch {
 	case c.Person != "" && c.Tenant != authn.HomeTenant:
@@ -63,8 +63,8 @@ func (c *connectionRecord) account() string {
 	}
 }
 
-// withConnections calls the function do with a client that uses a new connection. A person may need minutes for the
-// sign-in between two calls.
+// withConnections calls do with a client on a new connection, because a person may need several minutes for the sign-in
+// between two calls.
 func (t *tool) withConnections(ctx context.Context, do func(context.Context, identityv1.ConnectionServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -87,13 +87,13 @@ func (t *tool) withConnectionsOf(ctx context.Context, f *config.File, do func(co
 	return nil
 }
 
-// connectTimeout is the timeout of a request that makes the mesh send requests to a server and its authorization server.
+// connectTimeout is the timeout for a request for which the mesh contacts a server and its authorization server.
 const connectTimeout = 40 * time.Second
 
 // serverSignIn is a sign-in at a server.
 type serverSignIn struct {
 	server string
-	// forDiscovery is true if the account is only for listing the tools of the server.
+	// forDiscovery is true if the account is only for listing the server's tools.
 	forDiscovery bool
 	noBrowser    bool
 }
@@ -280,8 +280,8 @@ func (t *tool) printConnections(all []connectionRecord) error {
 	return nil
 }
 
-// checkConnections checks whether the mesh is signed in at the servers that require OAuth. If the identity service does
-// not respond, another check reports this.
+// checkConnections checks whether the mesh is signed in at the servers that require OAuth. It returns no results if the
+// identity service does not respond, because another check reports this.
 func (t *tool) checkConnections(ctx context.Context, f *config.File) (out []checkResult) {
 	hasCredentials := func(s config.Server) bool { return s.Credentials != nil }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(f.Servers)), hasCredentials) {

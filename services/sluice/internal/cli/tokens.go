@@ -70,8 +70,8 @@ func newTokenRecord(t *identityv1.Token) tokenRecord {
 	}
 }
 
-// authentication says when and how the person of a session has authenticated at the issuer. It returns "" if this is
-// not known.
+// authentication says when and how a session's person has authenticated at the issuer. It returns "" if this is not
+// known.
 func (t tokenRecord) authentication() string {
 	var parts []string
 	if !t.AuthTime.IsZero() {
@@ -83,7 +83,7 @@ func (t tokenRecord) authentication() string {
 	return strings.Join(parts, ", ")
 }
 
-// ended says why a token is no longer valid. It returns "" if the token is valid.
+// ended returns the reason why a token is not valid any more, or "" if the token is valid.
 func (t tokenRecord) ended(now time.Time) string {
 	switch {
 	case !t.Revoked.IsZero():
@@ -95,7 +95,7 @@ func (t tokenRecord) ended(now time.Time) string {
 	}
 }
 
-// withIdentity calls the given function with a client of the identity service.
+// withIdentity calls do with a client for the identity service.
 func (t *tool) withIdentity(ctx context.Context, do func(ctx context.Context, client identityv1.IdentityServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -229,7 +229,7 @@ type createdToken struct {
 }
 
 // issueToken creates a token, and prints it or writes it to a new file. It creates the file first, because otherwise it
-// could create a token that it then can't write.
+// could create a token that it can't write.
 func (t *tool) issueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.CreateTokenRequest, path string) error {
 	file, err := createTokenFile(path)
 	if err != nil {
@@ -311,7 +311,7 @@ end at once.`,
 	return c
 }
 
-// reissueToken replaces the text of a token. Like issueToken, it prints the new text or writes it to a new file.
+// reissueToken replaces the secret of a token. Like issueToken, it prints the new secret or writes it to a new file.
 func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.RotateTokenRequest, path string) error {
 	file, err := createTokenFile(path)
 	if err != nil {
@@ -421,7 +421,7 @@ func (t *tool) printTokens(all []tokenRecord, ended bool) error {
 	return t.table(head, rows)
 }
 
-// person returns the subject of the person who holds the token, or for whom the agent works.
+// person returns the subject of the token's holder, or of the person for whom the agent works.
 func (t tokenRecord) person() string {
 	if t.Role == agentToken {
 		return t.Owner
@@ -476,8 +476,8 @@ from the file; no restart is necessary.`,
 	return c
 }
 
-// printRevoked prints the revoked tokens. It returns an error if the agent has tokens that stay valid, or if
-// replicas have not confirmed the revocation.
+// printRevoked prints the revoked tokens. It returns an error if the agent has other valid tokens, or if replicas have
+// not confirmed the revocation.
 func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 	all := make([]tokenRecord, len(resp.GetTokens()))
 	for i, one := range resp.GetTokens() {
