@@ -77,7 +77,7 @@ func requester(v *approvalv1.View) string {
 		out += ", which works for " + v.GetOwner()
 	}
 	if v.GetPerson() != "" {
-		out += ", and uses the connections of " + v.GetPerson()
+		out += ", with the connections of " + v.GetPerson()
 	}
 	return out
 }
