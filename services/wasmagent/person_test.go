@@ -49,6 +49,9 @@ func TestPrompt_UsesAPersonsConnectionsOnlyForThisPerson(t *testing.T) {
 	}
 	_, err = operator.CallTool(t.Context(), &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: `{"path":"a","content":"x"}`})
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "PERSON_DIFFERS")
+	if _, err = operator.CallTool(t.Context(), &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES}); err != nil {
+		t.Errorf("an operator can't list the files: %v", err)
+	}
 	for _, person := range []string{"ben", ""} {
 		other := m.onBehalfOf(t, botOf(person))
 		_, _, err = other.prompt(id, "tool demo add_note {}")
