@@ -85,8 +85,8 @@ func TestCreateToken_RefusesConnectionsOfOthers(t *testing.T) {
 	}
 }
 
-// The rotation of a token keeps its person. Only the owner can rotate such a token, because whoever rotates it gets the
-// new secret.
+// The rotation of a token keeps its person. Only the owner can rotate such a token, because the caller of a rotation gets
+// the new secret.
 func TestRotateToken_KeepsThePersonAndRefusesOthers(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

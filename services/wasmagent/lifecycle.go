@@ -88,7 +88,7 @@ func canUsePerson(p, creator *identityv1.Principal) bool {
 
 // findAgentToUse is like findAgent, but for a caller that makes the agent act or changes what it acts on. If the agent
 // uses the connections of a person, only callers that act for this person may do so, even if they are operators.
-// Otherwise the agent would use the person's accounts for somebody else.
+// Otherwise the agent would use the person's accounts for another caller.
 func (s *Service) findAgentToUse(ctx context.Context, id string) (*agent.Agent, error) {
 	a, err := s.findAgent(ctx, id)
 	if err == nil && !canUsePerson(actingPrincipal(ctx), a.Creator) {

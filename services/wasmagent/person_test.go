@@ -31,8 +31,8 @@ func newRecordingService(t *testing.T, seen *recordedCalls) testService {
 	})
 }
 
-// Nobody makes an agent act with the account of another person: neither an operator, nor a caller with the same subject
-// and agent as the creator. An operator can still read, stop, resume and copy the agent. The copy uses the account of the
+// No caller makes an agent act with the account of another person: neither an operator, nor a caller with the same
+// subject and agent as the creator. An operator can still read, stop, resume and copy the agent. The copy uses the account of the
 // operator.
 func TestPrompt_UsesAPersonsConnectionsOnlyForThisPerson(t *testing.T) {
 	t.Parallel()

@@ -115,7 +115,7 @@ type AgentServiceClient interface {
 	//	                     EDIT_TARGET_UNKNOWN: old_string is not in the file
 	//	FAILED_PRECONDITION  EDIT_AMBIGUOUS: old_string is in the file more than once
 	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL, STORE_FULL
-	//	PERMISSION_DENIED    PERSON_DIFFERS: as at PromptAgent
+	//	PERMISSION_DENIED    PERSON_DIFFERS: as at PromptAgent, if the tool changes the agent
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error)
 	// ListAgents lists agents, newest first. Terminated agents are listed only on request.
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
@@ -551,7 +551,7 @@ type AgentServiceServer interface {
 	//	                     EDIT_TARGET_UNKNOWN: old_string is not in the file
 	//	FAILED_PRECONDITION  EDIT_AMBIGUOUS: old_string is in the file more than once
 	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL, STORE_FULL
-	//	PERMISSION_DENIED    PERSON_DIFFERS: as at PromptAgent
+	//	PERMISSION_DENIED    PERSON_DIFFERS: as at PromptAgent, if the tool changes the agent
 	CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error)
 	// ListAgents lists agents, newest first. Terminated agents are listed only on request.
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)

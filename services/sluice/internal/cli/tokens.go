@@ -133,7 +133,7 @@ func (t *tool) createToken() *cobra.Command {
 		Long: `Create a token with which one client calls tools. AGENT is the name of the client in rules,
 records and ` + "`stop --agent`" + `. Give each client its own token. The token is printed once, or
 written to a new file, and is valid immediately. The mesh stores only its hash. With
---use-my-connections, whoever has the token calls servers with your accounts.`,
+--use-my-connections, every holder of the token calls servers with your accounts.`,
 		Example: "  " + t.self + " token create cursor --owner ana --expires 30d --file cursor.token",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -260,7 +260,7 @@ func (t *tool) printCreated(c createdToken) error {
 		say("owner: %s, who can't approve its calls unless approvals.owner_may_approve is true", c.Token.Owner)
 	}
 	if c.Token.UsesConnections {
-		say("whoever has the token uses %s's connections to servers (%s)", c.Token.Owner, t.command("connections"))
+		say("every holder of the token uses the connections of %s to servers (%s)", c.Token.Owner, t.command("connections"))
 	}
 	if c.File != "" {
 		say("the token is in %s, which only you can read", c.File)
