@@ -38,7 +38,7 @@ func (s *State) Scan(sys clientconfig.System, project string) []Found {
 			add(f)
 		}
 	}
-	for _, c := range s.Files { // the environment may now lead to other files than those that `init` changed
+	for _, c := range s.Files { // the environment may now lead to files that `init` did not change
 		client, _ := clientconfig.Find(c.Client)
 		if f, exists := read(clientconfig.File{Client: client, Path: c.Path, Project: c.Within, Layout: c.Manifest.Layout}); exists {
 			add(f)

@@ -180,8 +180,8 @@ func (t Target) Registered() ([]string, error) {
 }
 
 // items returns the item with the hook for each event, or nil if the hook is not registered for the event. If an event
-// has several such items, items returns the first one that equals what Install writes, apart from the command. If there
-// is none, items returns the last one.
+// has several such items, items returns the first one that equals what Install writes, apart from the command. If no
+// item does, items returns the last one.
 func (t Target) items() ([]*configedit.Node, error) {
 	out := make([]*configedit.Node, len(t.Events()))
 	raw, err := regularfile.Read(t.Path, configedit.MaxBytes)
