@@ -105,19 +105,22 @@ func (c connections) accessToken(ctx context.Context, at account, req *identityv
 		}
 		if !c.needsRefresh(&found, req.GetRefusedGeneration(), time.Now()) {
 			c.recordRefusal(ctx, &found, req)
-			return packAccessToken(&found, granted), nil
+			return packAccessToken(at, &found, granted), nil
 		}
 		refreshed, err := c.refresh(ctx, at, &found, granted)
 		switch {
 		case err == nil:
 			granted, err = c.openGrant(at, refreshed)
-			return packAccessToken(refreshed, granted), err
+			if err != nil {
+				return nil, err
+			}
+			return packAccessToken(at, refreshed, granted), nil
 		case !errors.Is(err, errRefreshPending), time.Now().Before(found.Expires) && req.GetRefusedGeneration() != found.Generation:
-			return orStillValid(&found, granted, req, err)
+			return orStillValid(at, &found, granted, req, err)
 		}
 		select {
 		case <-ctx.Done():
-			return orStillValid(&found, granted, req, err)
+			return orStillValid(at, &found, granted, req, err)
 		case <-time.After(leasePoll):
 		}
 	}
@@ -183,15 +186,22 @@ func (c connections) needsRefresh(of *store.Connection, refused int64, now time.
 
 // orStillValid returns the access token of a connection whose refresh has failed, if the token has not expired and the
 // server has not refused it.
-func orStillValid(of *store.Connection, granted *grant, req *identityv1.GetAccessTokenRequest, err error) (*identityv1.GetAccessTokenResponse, error) {
+func orStillValid(at account, of *store.Connection, granted *grant, req *identityv1.GetAccessTokenRequest, err error) (*identityv1.GetAccessTokenResponse, error) {
 	if time.Now().Before(of.Expires) && req.GetRefusedGeneration() != of.Generation && !errors.Is(err, errLoginRequired) {
-		return packAccessToken(of, granted), nil
+		return packAccessToken(at, of, granted), nil
 	}
 	return nil, err
 }
 
-func packAccessToken(of *store.Connection, granted *grant) *identityv1.GetAccessTokenResponse {
-	resp := &identityv1.GetAccessTokenResponse{AccessToken: granted.AccessToken, Generation: of.Generation}
+// packAccessToken returns the response with the access token of a connection. The response names the account, so that the
+// gateway can check that it is the requested one.
+func packAccessToken(at account, of *store.Connection, granted *grant) *identityv1.GetAccessTokenResponse {
+	resp := &identityv1.GetAccessTokenResponse{
+		AccessToken: granted.AccessToken, Generation: of.Generation, ForDiscovery: at.forDiscovery, Connected: timestamppb.New(of.Connected),
+	}
+	if of.Person != "" {
+		resp.Person = &identityv1.Person{Tenant: of.Tenant, Subject: of.Person}
+	}
 	if !of.Expires.IsZero() {
 		resp.Expires, resp.ExpiresIn = timestamppb.New(of.Expires), durationpb.New(max(0, time.Until(of.Expires)))
 	}

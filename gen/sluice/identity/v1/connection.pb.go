@@ -842,9 +842,19 @@ type GetAccessTokenResponse struct {
 	// Generation of the token, at least 1. Each refresh and each new connection increases it.
 	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Time until the token expires, measured when the response is sent. It is absent if the authorization server has not
-	// stated it. A gateway uses this field instead of `expires`, because the clocks of the gateway and the identity
-	// service can differ.
-	ExpiresIn     *durationpb.Duration `protobuf:"bytes,4,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
+	// named it. A gateway uses it instead of `expires`, because its clock can differ from that of the identity service.
+	ExpiresIn *durationpb.Duration `protobuf:"bytes,4,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
+	// Person whose account the token belongs to. It is absent if the account belongs to no person. A gateway refuses a
+	// token for another person than the one it has requested. Identity services before this field ignore the person in
+	// the request, so a gateway also refuses a response without the person that it has requested.
+	Person *Person `protobuf:"bytes,5,opt,name=person,proto3" json:"person,omitempty"`
+	// Whether the token is only for listing the tools of a server at which each person uses her own account. A gateway
+	// refuses a token whose value differs from the request.
+	ForDiscovery bool `protobuf:"varint,6,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
+	// Time at which the server was connected. It stays the same when the token is refreshed, and changes when the server is
+	// connected again, possibly with another account. Then a gateway ends all sessions and streams that it has opened with
+	// an older token.
+	Connected     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=connected,proto3" json:"connected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -903,6 +913,27 @@ func (x *GetAccessTokenResponse) GetGeneration() int64 {
 func (x *GetAccessTokenResponse) GetExpiresIn() *durationpb.Duration {
 	if x != nil {
 		return x.ExpiresIn
+	}
+	return nil
+}
+
+func (x *GetAccessTokenResponse) GetPerson() *Person {
+	if x != nil {
+		return x.Person
+	}
+	return nil
+}
+
+func (x *GetAccessTokenResponse) GetForDiscovery() bool {
+	if x != nil {
+		return x.ForDiscovery
+	}
+	return false
+}
+
+func (x *GetAccessTokenResponse) GetConnected() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Connected
 	}
 	return nil
 }
@@ -968,7 +999,7 @@ const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\x12refused_generation\x18\x02 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x11refusedGeneration\x128\n" +
 	"\x13accepted_generation\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x12acceptedGeneration\x122\n" +
 	"\x06person\x18\x05 \x01(\v2\x1a.sluice.identity.v1.PersonR\x06person\x12#\n" +
-	"\rfor_discovery\x18\x06 \x01(\bR\fforDiscovery\"\xcb\x01\n" +
+	"\rfor_discovery\x18\x06 \x01(\bR\fforDiscovery\"\xde\x02\n" +
 	"\x16GetAccessTokenResponse\x12!\n" +
 	"\faccess_token\x18\x01 \x01(\tR\vaccessToken\x124\n" +
 	"\aexpires\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12\x1e\n" +
@@ -976,7 +1007,10 @@ const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"generation\x18\x03 \x01(\x03R\n" +
 	"generation\x128\n" +
 	"\n" +
-	"expires_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn*x\n" +
+	"expires_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x122\n" +
+	"\x06person\x18\x05 \x01(\v2\x1a.sluice.identity.v1.PersonR\x06person\x12#\n" +
+	"\rfor_discovery\x18\x06 \x01(\bR\fforDiscovery\x128\n" +
+	"\tconnected\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tconnected*x\n" +
 	"\x0fConnectionState\x12 \n" +
 	"\x1cCONNECTION_STATE_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCONNECTION_STATE_CONNECTED\x10\x01\x12#\n" +
@@ -1033,21 +1067,23 @@ var file_sluice_identity_v1_connection_proto_depIdxs = []int32{
 	5,  // 8: sluice.identity.v1.GetAccessTokenRequest.person:type_name -> sluice.identity.v1.Person
 	13, // 9: sluice.identity.v1.GetAccessTokenResponse.expires:type_name -> google.protobuf.Timestamp
 	14, // 10: sluice.identity.v1.GetAccessTokenResponse.expires_in:type_name -> google.protobuf.Duration
-	1,  // 11: sluice.identity.v1.ConnectionService.StartConnection:input_type -> sluice.identity.v1.StartConnectionRequest
-	3,  // 12: sluice.identity.v1.ConnectionService.FinishConnection:input_type -> sluice.identity.v1.FinishConnectionRequest
-	7,  // 13: sluice.identity.v1.ConnectionService.ListConnections:input_type -> sluice.identity.v1.ListConnectionsRequest
-	9,  // 14: sluice.identity.v1.ConnectionService.DeleteConnection:input_type -> sluice.identity.v1.DeleteConnectionRequest
-	11, // 15: sluice.identity.v1.ConnectionService.GetAccessToken:input_type -> sluice.identity.v1.GetAccessTokenRequest
-	2,  // 16: sluice.identity.v1.ConnectionService.StartConnection:output_type -> sluice.identity.v1.StartConnectionResponse
-	4,  // 17: sluice.identity.v1.ConnectionService.FinishConnection:output_type -> sluice.identity.v1.FinishConnectionResponse
-	8,  // 18: sluice.identity.v1.ConnectionService.ListConnections:output_type -> sluice.identity.v1.ListConnectionsResponse
-	10, // 19: sluice.identity.v1.ConnectionService.DeleteConnection:output_type -> sluice.identity.v1.DeleteConnectionResponse
-	12, // 20: sluice.identity.v1.ConnectionService.GetAccessToken:output_type -> sluice.identity.v1.GetAccessTokenResponse
-	16, // [16:21] is the sub-list for method output_type
-	11, // [11:16] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	5,  // 11: sluice.identity.v1.GetAccessTokenResponse.person:type_name -> sluice.identity.v1.Person
+	13, // 12: sluice.identity.v1.GetAccessTokenResponse.connected:type_name -> google.protobuf.Timestamp
+	1,  // 13: sluice.identity.v1.ConnectionService.StartConnection:input_type -> sluice.identity.v1.StartConnectionRequest
+	3,  // 14: sluice.identity.v1.ConnectionService.FinishConnection:input_type -> sluice.identity.v1.FinishConnectionRequest
+	7,  // 15: sluice.identity.v1.ConnectionService.ListConnections:input_type -> sluice.identity.v1.ListConnectionsRequest
+	9,  // 16: sluice.identity.v1.ConnectionService.DeleteConnection:input_type -> sluice.identity.v1.DeleteConnectionRequest
+	11, // 17: sluice.identity.v1.ConnectionService.GetAccessToken:input_type -> sluice.identity.v1.GetAccessTokenRequest
+	2,  // 18: sluice.identity.v1.ConnectionService.StartConnection:output_type -> sluice.identity.v1.StartConnectionResponse
+	4,  // 19: sluice.identity.v1.ConnectionService.FinishConnection:output_type -> sluice.identity.v1.FinishConnectionResponse
+	8,  // 20: sluice.identity.v1.ConnectionService.ListConnections:output_type -> sluice.identity.v1.ListConnectionsResponse
+	10, // 21: sluice.identity.v1.ConnectionService.DeleteConnection:output_type -> sluice.identity.v1.DeleteConnectionResponse
+	12, // 22: sluice.identity.v1.ConnectionService.GetAccessToken:output_type -> sluice.identity.v1.GetAccessTokenResponse
+	18, // [18:23] is the sub-list for method output_type
+	13, // [13:18] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_sluice_identity_v1_connection_proto_init() }

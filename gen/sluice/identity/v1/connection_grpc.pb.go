@@ -73,10 +73,10 @@ type ConnectionServiceClient interface {
 	// in their tenant. Operators of the tenant "default" see the connections of all tenants. The RPC never returns
 	// tokens.
 	ListConnections(ctx context.Context, in *ListConnectionsRequest, opts ...grpc.CallOption) (*ListConnectionsResponse, error)
-	// DeleteConnection deletes the tokens of a connection. Gateways may use the last access token for at most a minute.
-	// The authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
-	// the connections of all people in their tenant. Operators of the tenant "default" can delete all connections.
-	// Errors:
+	// DeleteConnection deletes the tokens of a connection. Within a minute, gateways stop using the last access token and
+	// end the streams that they have opened with it. Afterwards, they use the token only to end sessions at the server. The
+	// authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
+	// the connections of all people in their tenant, and operators of the tenant "default" all connections. Errors:
 	//
 	//	NOT_FOUND            CONNECTION_UNKNOWN: there is no such connection
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the connection was deleted
@@ -202,10 +202,10 @@ type ConnectionServiceServer interface {
 	// in their tenant. Operators of the tenant "default" see the connections of all tenants. The RPC never returns
 	// tokens.
 	ListConnections(context.Context, *ListConnectionsRequest) (*ListConnectionsResponse, error)
-	// DeleteConnection deletes the tokens of a connection. Gateways may use the last access token for at most a minute.
-	// The authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
-	// the connections of all people in their tenant. Operators of the tenant "default" can delete all connections.
-	// Errors:
+	// DeleteConnection deletes the tokens of a connection. Within a minute, gateways stop using the last access token and
+	// end the streams that they have opened with it. Afterwards, they use the token only to end sessions at the server. The
+	// authorization server does not revoke the tokens. People can delete their own connections. Operators can delete
+	// the connections of all people in their tenant, and operators of the tenant "default" all connections. Errors:
 	//
 	//	NOT_FOUND            CONNECTION_UNKNOWN: there is no such connection
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the connection was deleted

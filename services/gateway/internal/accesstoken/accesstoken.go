@@ -4,7 +4,9 @@ package accesstoken
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -43,9 +45,13 @@ type Token struct {
 	// Text is the token that is sent in the header `Authorization: Bearer TEXT`.
 	Text       string
 	generation int64
-	// useUntil is the time after which the gateway requests another token.
-	useUntil time.Time
+	// useUntil is the time after which the gateway asks for another token.
+	useUntil   time.Time
+	connection *Connection
 }
+
+// IsOf reports whether the token was issued for a connection.
+func (t Token) IsOf(c *Connection) bool { return t.connection == c }
 
 // Source returns the access tokens of one account at one server. It is safe for concurrent use.
 type Source struct {
@@ -54,9 +60,11 @@ type Source struct {
 	account     Account
 	requests    singleflight.Group
 
-	mu   sync.Mutex
-	last Token
-	// failed is the time of the last error, and err is this error.
+	mu sync.Mutex
+	// last is the newest token, and current is its connection. Both are zero if there is no token.
+	last    Token
+	current *Connection
+	// failed is the time of the last error.
 	failed time.Time
 	err    error
 	// unreplaced is the generation of the last refused token that could not be replaced. asked is the time at which the
@@ -175,16 +183,26 @@ func (s *Source) begin(ctx context.Context, refused int64) <-chan singleflight.R
 // ask requests a token from the identity service. refused is the generation of a refused token, or 0.
 func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
 	resp, err := s.client.GetAccessToken(ctx, s.request(refused))
+	if err == nil {
+		err = s.checkEcho(resp)
+	}
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
+		ends := isFinal(err)
 		err = s.cause(err)
-		if refused == 0 { // if refused is not 0, other requests can still use the last token
+		if ends {
+			s.endConnection(err)
+		}
+		if refused == 0 || ends { // otherwise other requests can still use the last token
 			s.err, s.failed, s.last = err, now, Token{}
 		}
 		s.remember(refused, now)
 		return Token{}, err
+	}
+	if resp.GetGeneration() < s.last.generation && now.Before(s.last.useUntil) { // another answer was faster
+		return s.last, nil
 	}
 	next := Token{Text: resp.GetAccessToken(), generation: resp.GetGeneration(), useUntil: now.Add(maxAge)}
 	if left, ok := timeLeft(resp, now); ok {
@@ -193,13 +211,29 @@ func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
 	if next.generation == refused {
 		s.remember(refused, now)
 	}
-	if next.generation >= s.last.generation || !now.Before(s.last.useUntil) { // the generation is smaller if the store was restored from a backup
-		s.last, s.err = next, nil
-	}
+	next.connection = s.connectionOf(resp)
+	next.connection.last.Store(&next)
+	s.last, s.err = next, nil
 	return next, nil
 }
 
-// remember records that a refused token could not be replaced. The caller must hold the lock.
+// checkEcho returns an error if the token in a response is not that of the source's account. An identity service of an
+// older version ignores the person in the request, and returns the token of an account that all callers share.
+func (s *Source) checkEcho(resp *identityv1.GetAccessTokenResponse) error {
+	got := Account{ForDiscovery: resp.GetForDiscovery()}
+	if person := resp.GetPerson(); person != nil {
+		got.Person = principal.Key{Tenant: person.GetTenant(), Subject: person.GetSubject()}
+	}
+	if got != s.account {
+		return errOtherAccount
+	}
+	return nil
+}
+
+// errOtherAccount means that the identity service has returned a token of another account than the requested one.
+var errOtherAccount = errors.New("the token is not of the requested account")
+
+// remember records that a refused token could not be replaced. The caller holds the lock.
 func (s *Source) remember(refused int64, now time.Time) {
 	if refused != 0 {
 		s.unreplaced, s.asked = refused, now
@@ -224,8 +258,10 @@ func timeLeft(resp *identityv1.GetAccessTokenResponse, now time.Time) (left time
 func (s *Source) cause(err error) error {
 	out := &upstream.CauseError{Detail: status.Convert(err).Message(), Err: fmt.Errorf("get an access token for %s: %w", s.server, err)}
 	switch {
+	case errors.Is(err, errOtherAccount):
+		out.Text = "the identity service has returned the access token of another account, because its version is older than that of the gateway: update all replicas of the identity service"
 	case rpc.Reason(err) == "LOGIN_REQUIRED":
-		out.Text, out.SignIn = s.signIn(), s.isOfPerson()
+		out.Text, out.SignIn = s.signIn(), s.IsOfPerson()
 	case rpc.Reason(err) == "CALLER_BLOCKED":
 		out.Text, out.SignIn, out.Lasts = "an operator has blocked "+s.person()+", whose account at the server would be used", true, true
 	case status.Code(err) == codes.NotFound, rpc.Reason(err) == "CREDENTIALS_DIFFER":
@@ -234,15 +270,13 @@ func (s *Source) cause(err error) error {
 		out.Text = "there is no access token for the server now: try again later"
 		out.RetryAfter = failurePause
 	}
-	if s.isOfPerson() {
-		out.Detail = "" // other people may read the state of the server
+	if out.OfPerson = s.IsOfPerson(); out.OfPerson {
+		out.Detail = "" // it is about her account, which only she and operators may read about
 	}
 	return out
 }
 
-func (s *Source) isOfPerson() bool { return s.account.Person != (principal.Key{}) }
-
-// person returns the escaped subject of the person, for messages.
+// person returns the subject of the person in a form that can be shown.
 func (s *Source) person() string { return upstream.Escaped(s.account.Person.Subject, maxShownSubject) }
 
 // maxShownSubject is the maximum length, in bytes, of a subject in an error.
@@ -251,7 +285,7 @@ const maxShownSubject = 128
 // signIn returns a clause that says who has to sign in, and how.
 func (s *Source) signIn() string {
 	switch {
-	case s.isOfPerson():
+	case s.IsOfPerson():
 		return s.person() + " is not signed in at the server with her own account: she has to run `sluice login` and then `sluice connect " + s.server + "`; then repeat the call"
 	case s.account.ForDiscovery:
 		return "the gateway can't list the tools of the server: an operator has to run `sluice connect " + s.server + " --discovery`"
@@ -260,14 +294,28 @@ func (s *Source) signIn() string {
 	}
 }
 
-// RefusedCause returns the text of an error for a server that refuses every access token.
-func (s *Source) RefusedCause(statusCode int) string {
-	who, flags := "an operator", ""
+// RefusedCause returns the cause of an error for a response in which the server refuses the access token. It returns err
+// as the cause's error. scopes are the scopes that the server requires, in a form that can be shown, or "" if the
+// server has named none. isRefused is true if the response has a challenge for bearer tokens (RFC 6750, section 3).
+func (s *Source) RefusedCause(statusCode int, isRefused bool, scopes string, err error) *upstream.CauseError {
+	out := &upstream.CauseError{Err: err, OfPerson: s.IsOfPerson(), SignIn: s.IsOfPerson() && isRefused}
+	who, command, whose := "an operator has", "sluice connect "+s.server, ""
 	switch {
-	case s.isOfPerson():
-		who = "the person" // other people may read the last error of the server
+	case s.IsOfPerson():
+		who, whose = s.person()+" has", " of "+s.person()
 	case s.account.ForDiscovery:
-		flags = " --discovery"
+		command, whose = command+" --discovery", " for listing tools"
 	}
-	return fmt.Sprintf("the server refuses the access token (HTTP %d): %s has to run `sluice connect %s%s`, with an account and scopes that the server accepts", statusCode, who, s.server, flags)
+	switch {
+	case scopes != "":
+		out.Text = fmt.Sprintf("the server requires scopes that the access token%s does not have (HTTP %d): `%s`; an operator has to add them to servers.%s.credentials.oauth.scopes, and then %s to run `%s`", whose, statusCode, scopes, s.server, who, command)
+	case s.IsOfPerson() && isRefused && statusCode == http.StatusUnauthorized:
+		out.Text = fmt.Sprintf("the server refuses the access token%s (HTTP %d): %s to run `sluice login` and then `%s`, with an account that the server accepts", whose, statusCode, who, command)
+	default:
+		out.Text = fmt.Sprintf("the server refuses the access token%s (HTTP %d): %s to run `%s`, with an account and scopes that the server accepts", whose, statusCode, who, command)
+	}
+	return out
 }
+
+// IsOfPerson reports whether the account belongs to a person.
+func (s *Source) IsOfPerson() bool { return s.account.Person != (principal.Key{}) }

@@ -366,7 +366,7 @@ func AnswerProblem(status int, err error) string {
 	if late, ok := errors.AsType[TimeoutError](err); ok && (late.Key != "" || late.ByServer) {
 		return late.Error() + "; whether the call ran is not known."
 	}
-	if errors.Is(err, upstream.ErrSessionLost) {
+	if errors.Is(err, upstream.ErrSessionLost) && !errors.Is(err, upstream.ErrSignedOut) {
 		return lostSession(status, err)
 	}
 	if cause := upstream.CauseOf(err); cause != nil {

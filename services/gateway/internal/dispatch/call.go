@@ -178,7 +178,7 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 		refused.Message = limits.ErrMemory.Error() + "; read others first."
 	case errors.Is(err, upstream.ErrOneSession):
 		refused.Message = upstream.ErrOneSession.Error() + "."
-	case errors.Is(err, upstream.ErrSessionLost):
+	case errors.Is(err, upstream.ErrSessionLost) && !errors.Is(err, upstream.ErrSignedOut):
 		refused.Message = upstream.ErrSessionLost.Error() + "; initialize again."
 	case upstream.AnswerFault(err) != "" && upstream.CauseOf(err) == nil:
 		refused.Message = "the server's answer can't be used: " + upstream.AnswerFault(err) + "."

@@ -10,23 +10,28 @@ import (
 
 // FilterCapabilities returns the part of a server's capabilities that the caller may see, as a raw JSON object.
 // capabilities is the server's raw object. FilterCapabilities removes unknown features and options, and those whose
-// methods are not allowed. It adds the given extensions, which the gateway itself provides. If capabilities is not a
-// JSON object, FilterCapabilities returns an empty object.
+// methods are not allowed. It adds the given extensions, which the gateway itself provides, whatever the server declares.
+// If capabilities is not one complete JSON object, the server counts as one that declares nothing.
 func FilterCapabilities(capabilities []byte, allowed func(method string) bool, extensions ...string) []byte {
+	return []byte("{" + strings.Join(append(allowedFeatures(capabilities, allowed), ExtensionMembers(extensions)...), ",") + "}")
+}
+
+// allowedFeatures returns the features in a server's capabilities that the caller may see, as raw JSON members. It
+// returns none if capabilities is not one complete JSON object.
+func allowedFeatures(capabilities []byte, allowed func(method string) bool) (offered []string) {
 	dec := jsontext.NewDecoder(bytes.NewReader(capabilities))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
-		return []byte("{}")
+		return nil
 	}
-	var offered []string
 	for dec.PeekKind() == '"' {
 		key, err := dec.ReadToken()
 		if err != nil {
-			break
+			return nil
 		}
 		name, isObject := key.String(), dec.PeekKind() == '{'
 		value, err := dec.ReadValue()
 		if err != nil {
-			break
+			return nil
 		}
 		for _, f := range Features() {
 			if isObject && f.Capability == name && (f.Method == "" || allowed(f.Method)) {
@@ -34,7 +39,10 @@ func FilterCapabilities(capabilities []byte, allowed func(method string) bool, e
 			}
 		}
 	}
-	return []byte("{" + strings.Join(append(offered, ExtensionMembers(extensions)...), ",") + "}")
+	if _, err := dec.ReadToken(); err != nil { // the end of the object
+		return nil
+	}
+	return offered
 }
 
 // filterOptions returns the options of a feature as raw JSON members. It omits options that the server does not

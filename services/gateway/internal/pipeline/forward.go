@@ -70,6 +70,9 @@ func unsentReason(err error) string {
 	if _, withheld := errors.AsType[*attempt.WithheldError](err); withheld {
 		return "policy refused the call when it was about to be sent, or the caller's token was no longer valid"
 	}
+	if upstream.IsSignIn(err) {
+		return "a person has to sign in at the server first"
+	}
 	return "the server could not be reached"
 }
 

@@ -132,10 +132,13 @@ func sentBefore(err error) error {
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		what[0] = ErrTimeout
 	}
-	for _, reason := range []error{ErrCancelled, ErrClosed, ErrShutdown, ErrSessionLost, limits.ErrMemory} {
+	for _, reason := range []error{ErrCancelled, ErrClosed, ErrShutdown, ErrSessionLost, ErrSignedOut, limits.ErrMemory} {
 		if errors.Is(err, reason) {
 			what = append(what, reason)
 		}
+	}
+	if cause := CauseOf(err); cause != nil {
+		what = append(what, cause.withoutClass())
 	}
 	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // the error must not match ErrNeverSent
 }

@@ -65,6 +65,7 @@ func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first R
 	under.conn = &stateless{
 		Conn: under.conn, greeting: &greeting, server: s, accounts: first.Room.AccountsOf(key), ambiguous: s.transport.Kind() == "stdio",
 		parked: make(map[string]*parked), listeners: make(map[*listener]struct{}), resourceLock: make(chan struct{}, 1),
+		lost: make(chan struct{}),
 	}
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
 }
@@ -96,6 +97,10 @@ type stateless struct {
 	// no stream.
 	listeners map[*listener]struct{}
 	endStream context.CancelFunc
+	// lost is closed when the stream has ended because the session is lost. lostErr is the error of the stream, which is
+	// set before.
+	lost    chan struct{}
+	lostErr error
 }
 
 // retryMembers contains the members of params that the bridge reads. Responses and State occur only in repeated

@@ -100,6 +100,8 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 			events(raw)
 		case <-l.full:
 			return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, errSlow)
+		case <-b.lost: // a subscription to a session that can't be used any more would never end
+			return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, b.lostErr)
 		case <-ctx.Done():
 			return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, context.Cause(ctx))
 		}
@@ -205,7 +207,11 @@ func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 			b.dispatch(ctx, e.Message)
 			return nil
 		}})
-		if errors.Is(err, ErrNoStream) {
+		switch {
+		case errors.Is(err, ErrSessionLost):
+			b.lose(err)
+			return
+		case errors.Is(err, ErrNoStream):
 			return
 		}
 		select {
@@ -213,6 +219,18 @@ func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 			return
 		case <-time.After(wait):
 		}
+	}
+}
+
+// lose ends all subscriptions, because the session is lost.
+func (b *stateless) lose(why error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-b.lost:
+	default:
+		b.lostErr = why
+		close(b.lost)
 	}
 }
 

@@ -17,9 +17,10 @@ import (
 
 // A CauseError says why a server cannot be used.
 type CauseError struct {
-	// Text describes the problem and, if possible, says what to do. Every caller may see it. It is a clause without a full
-	// stop. It contains no content that the server has sent, except possibly an address without its query. The address is
-	// escaped, and its length is limited.
+	// Text may be shown to every caller. It describes the problem and, if possible, says what to do. It is a clause
+	// without a full stop. It contains nothing that the server has sent, except possibly an address or the names of OAuth
+	// scopes. The address is escaped, has a limited length, and contains no query. The names have a limited length and
+	// consist of the characters that such names usually have.
 	Text string
 	// Detail contains more information. Only operators of the home tenant may see it. For example, it is the last line
 	// that a process has written to standard error. It is redacted and escaped, and its length is limited. It may be
@@ -27,10 +28,13 @@ type CauseError struct {
 	Detail string
 	// Lasts is true if the same request will fail until an operator makes a change.
 	Lasts bool
-	// SignIn is true if a person has to sign in at the server before it can be called on her behalf. It is also true if
-	// the person is unknown. In both cases, the server has no fault.
+	// SignIn is true if a person has to sign in at the server before it can be called on her behalf, possibly with other
+	// scopes, or if it is not known on whose behalf it is called. The server itself has no fault.
 	SignIn bool
-	// RetryAfter is the time after which the same request may succeed, or 0 if this time is not known.
+	// OfPerson is true if the error depends on the account or the sessions of one person, so that it says nothing about
+	// the server for other callers.
+	OfPerson bool
+	// RetryAfter is the time after which the same request may succeed, or 0 if that is not known.
 	RetryAfter time.Duration
 	// Err is the error that is logged at debug level. It is never nil.
 	Err error
@@ -54,20 +58,36 @@ func CauseOf(err error) *CauseError {
 	return cause
 }
 
-// WithClass returns an error of the given class, such as [ErrNeverSent]. The result contains the message of err, and
-// wraps the [CauseError] and the [LimitError] that err wraps. It does not wrap the class of err, because err was
-// returned for another message.
+// isOfPerson reports whether err depends on the account or the sessions of one person.
+func isOfPerson(err error) bool {
+	cause := CauseOf(err)
+	return cause != nil && (cause.OfPerson || cause.SignIn)
+}
+
+// WithClass returns an error of the given class, such as [ErrNeverSent]. The error has the message of err and wraps the
+// [CauseError], the [LimitError], [ErrSessionLost] and [ErrSignedOut], if err wraps them. It does not have the class of
+// err, because err is about another message.
 func WithClass(class error, what string, err error) error {
 	out := classedError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
 		out.under = append(out.under, limit)
 	}
 	if cause := CauseOf(err); cause != nil {
-		copied := *cause
-		copied.Err = errors.New(cause.Error())
-		out.under = append(out.under, &copied)
+		out.under = append(out.under, cause.withoutClass())
+	}
+	for _, lost := range []error{ErrSessionLost, ErrSignedOut} {
+		if errors.Is(err, lost) {
+			out.under = append(out.under, lost)
+		}
 	}
 	return out
+}
+
+// withoutClass returns a copy of the cause that has no class, such as [ErrNeverSent].
+func (c *CauseError) withoutClass() *CauseError {
+	copied := *c
+	copied.Err = errors.New(c.Error())
+	return &copied
 }
 
 type classedError struct {

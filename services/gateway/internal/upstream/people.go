@@ -13,10 +13,15 @@ import (
 const (
 	// maxPeople is the maximum number of people with sessions at one server.
 	maxPeople = 4096
-	// maxIdlePeople is the maximum number of people without a session whose transports stay open.
+	// maxIdlePeople is the maximum number of people without a session whose transport stays open. idlePeriod is how long
+	// it stays open. Then the gateway has no access token of the person in memory any more.
 	maxIdlePeople = 64
+	idlePeriod    = 30 * time.Second
 	// maxPersonSessions is the maximum number of sessions of one person with one server.
 	maxPersonSessions = 256
+	// listChangedPause is the minimum time between two changes to the tool list that are reported in the sessions of one
+	// person. The gateway lists the tools with another account, so one person must not cause many lists for all.
+	listChangedPause = time.Minute
 )
 
 // These errors are wrapped in [ErrNeverSent].
@@ -26,13 +31,20 @@ var (
 	errNoPerson     = errors.New("the request is made on behalf of no known person")
 )
 
-// eachPerson is a transport to a server at which each person uses her own account. There is a separate transport for
-// each person, which uses only her account. A session belongs to the person in the request that opens it. Therefore,
-// two people never share a session, an HTTP connection or an access token. eachPerson is safe for concurrent use.
+// eachPerson is a transport to a server at which each person uses her own account. Each person has her own transport,
+// which is made for her and knows only her account. It is closed when she has had no session for some time. A session
+// belongs to the person in the request that opens it. Therefore a session, an HTTP connection or an access token is never
+// used for two people. It is safe for concurrent use.
 type eachPerson struct {
 	Transport // uses the account for listing tools
 
+	// changed signals changes to the tool list that the server reports in the sessions of any account.
+	changed ListChanged
 	connect func(person principal.Key) (Transport, error)
+	// all is done when the transport is closed. running counts its goroutines.
+	all     context.Context //nolint:containedctx // the context of the transport
+	stop    context.CancelFunc
+	running sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
@@ -42,8 +54,13 @@ type eachPerson struct {
 type personTransport struct {
 	Transport
 
-	// sessions is the number of sessions that are open or are being opened. idleSince is the time at which the last of
-	// them ended.
+	person principal.Key
+	// stop ends the goroutine that forwards the signals of the transport.
+	stop context.CancelFunc
+	// idle closes the transport after idlePeriod. It is nil if there has always been a session.
+	idle *time.Timer
+	// sessions is the number of sessions that are open or are being opened. idleSince is the time since which there are
+	// none.
 	sessions  int
 	idleSince time.Time
 }
@@ -52,7 +69,31 @@ type personTransport struct {
 // that uses the account of the given person. discovery is the transport with which the gateway itself lists the
 // server's tools. It uses an account that belongs to no person.
 func EachPerson(discovery Transport, connect func(person principal.Key) (Transport, error)) Transport {
-	return &eachPerson{Transport: discovery, connect: connect, people: make(map[principal.Key]*personTransport)}
+	e := &eachPerson{Transport: discovery, connect: connect, people: make(map[principal.Key]*personTransport)}
+	e.all, e.stop = context.WithCancel(context.Background())
+	e.running.Go(func() { e.forward(e.all, discovery, 0) })
+	return e
+}
+
+// ToolsChanged implements Transport.
+func (e *eachPerson) ToolsChanged() <-chan struct{} { return e.changed.ToolsChanged() }
+
+// forward passes on the signals of a transport that the server's tool list has changed, until ctx is done. It waits for
+// the given pause after each signal.
+func (e *eachPerson) forward(ctx context.Context, from Transport, pause time.Duration) {
+	for {
+		select {
+		case <-from.ToolsChanged():
+			e.changed.Notify()
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Open implements Transport.
@@ -88,7 +129,7 @@ func (e *eachPerson) begin(person principal.Key) (*personTransport, error) {
 	own := e.people[person]
 	switch {
 	case own != nil && own.sessions >= maxPersonSessions:
-		return nil, &CauseError{Text: errManySessions.Error() + ": end some of them, or wait until they are idle", Err: errManySessions}
+		return nil, &CauseError{Text: errManySessions.Error() + ": end some of them, or wait until they are idle", OfPerson: true, Err: errManySessions}
 	case own == nil && len(e.people) >= maxPeople+maxIdlePeople:
 		return nil, &CauseError{Text: errManyPeople.Error() + ": try again later", Err: errManyPeople}
 	case own == nil:
@@ -96,8 +137,14 @@ func (e *eachPerson) begin(person principal.Key) (*personTransport, error) {
 		if err != nil {
 			return nil, err
 		}
-		own = &personTransport{Transport: made}
+		own = &personTransport{Transport: made, person: person}
+		var alive context.Context
+		alive, own.stop = context.WithCancel(e.all)
+		e.running.Go(func() { e.forward(alive, made, listChangedPause) })
 		e.people[person] = own
+	}
+	if own.idle != nil {
+		own.idle.Stop()
 	}
 	own.sessions++
 	return own, nil
@@ -107,32 +154,55 @@ func (e *eachPerson) begin(person principal.Key) (*personTransport, error) {
 // has been idle for the longest time.
 func (e *eachPerson) end(own *personTransport) {
 	if unused := e.release(own); unused != nil {
-		_ = unused.Close() // the transport has no session, so nothing is lost
+		unused.close()
 	}
 }
 
-func (e *eachPerson) release(own *personTransport) Transport {
+// release counts down the sessions of a person. It returns a transport to close, or nil.
+func (e *eachPerson) release(own *personTransport) *personTransport {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if own.sessions--; own.sessions > 0 || e.closed {
 		return nil
 	}
 	own.idleSince = time.Now()
-	idle, oldest := 0, principal.Key{}
-	for person, one := range e.people {
+	own.idle = time.AfterFunc(idlePeriod, func() { e.closeIdle(own) })
+	idle, oldest := 0, own
+	for _, one := range e.people {
 		if one.sessions > 0 {
 			continue
 		}
-		if idle++; idle == 1 || one.idleSince.Before(e.people[oldest].idleSince) {
-			oldest = person
+		if idle++; one.idleSince.Before(oldest.idleSince) {
+			oldest = one
 		}
 	}
 	if idle <= maxIdlePeople {
 		return nil
 	}
-	unused := e.people[oldest]
-	delete(e.people, oldest)
-	return unused.Transport
+	delete(e.people, oldest.person)
+	return oldest
+}
+
+// closeIdle closes the transport of a person who has had no session for idlePeriod.
+func (e *eachPerson) closeIdle(own *personTransport) {
+	e.mu.Lock()
+	isIdle := !e.closed && e.people[own.person] == own && own.sessions == 0 && time.Since(own.idleSince) >= idlePeriod
+	if isIdle {
+		delete(e.people, own.person)
+	}
+	e.mu.Unlock()
+	if isIdle {
+		own.close()
+	}
+}
+
+// close closes a transport without sessions.
+func (t *personTransport) close() {
+	t.stop()
+	if t.idle != nil {
+		t.idle.Stop()
+	}
+	_ = t.Transport.Close() // it has no session, so nothing can be lost
 }
 
 // Close implements Transport.
@@ -142,10 +212,15 @@ func (e *eachPerson) Close() error {
 	people := e.people
 	e.people = nil
 	e.mu.Unlock()
+	e.stop()
 	errs := []error{e.Transport.Close()}
 	for _, one := range people {
+		if one.idle != nil {
+			one.idle.Stop()
+		}
 		errs = append(errs, one.Close())
 	}
+	e.running.Wait()
 	return errors.Join(errs...)
 }
 

@@ -159,7 +159,7 @@ func reasonOf(a Answer, err error) failure {
 	if errors.Is(err, bodyreader.ErrSlow) {
 		return failure{text: class + ": it sent a large answer too slowly"}
 	}
-	if errors.Is(err, ErrSessionLost) {
+	if errors.Is(err, ErrSessionLost) && !errors.Is(err, ErrSignedOut) {
 		return failure{text: class + ": " + ErrSessionLost.Error() + " (HTTP status " + strconv.Itoa(a.Status) + "), so its client's session ends"}
 	}
 	if cause := CauseOf(err); cause != nil {

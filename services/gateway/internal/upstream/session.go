@@ -34,7 +34,7 @@ type Session struct {
 	// version is the negotiated protocol revision. since is the time at which the session was opened.
 	version string
 	since   time.Time
-	// lost is true if the server no longer knows the session.
+	// lost is true if the server no longer knows the session, or if its account at the server has changed.
 	lost bool
 	// err is the reason why the session can never be opened, or nil. It is always nil for a session that [Server.Open]
 	// created, because the transport detects whether such a session is closed.
@@ -76,15 +76,21 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 		return Answer{}, WithClass(ErrNeverSent, "open the session", err)
 	}
 	answer, err := s.server.record(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
-	if errors.Is(err, ErrSessionLost) {
-		s.mu.Lock()
-		s.lost = true
-		s.mu.Unlock()
-	}
+	s.recordLoss(err)
 	return answer, err
 }
 
-// IsLost reports whether the server has lost the session. The client must then open another session.
+// recordLoss records that the session can no longer be used, if the error of a message says so.
+func (s *Session) recordLoss(err error) {
+	if errors.Is(err, ErrSessionLost) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.lost = true
+	}
+}
+
+// IsLost reports whether the server has lost the session, or its account at the server has changed. The client must then
+// open another session.
 func (s *Session) IsLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,6 +134,7 @@ func (s *Session) notify(ctx context.Context, req Request) error {
 	}
 	begin := time.Now()
 	err = conn.Notify(ctx, req)
+	s.recordLoss(err)
 	if req.Kind() == jsonrpc.Notification {
 		s.server.measure(ctx, req.Method(), Answer{}, err, begin)
 	}
@@ -144,7 +151,9 @@ func (s *Session) Listen(ctx context.Context, to Listener) error {
 	case conn == nil:
 		return ErrNoStream
 	default:
-		return conn.Listen(ctx, to)
+		err = conn.Listen(ctx, to)
+		s.recordLoss(err)
+		return err
 	}
 }
 
@@ -226,11 +235,11 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 	return answer, err
 }
 
-// isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway did not send the
-// request, the gateway or the client ended the request, a person has to sign in at the server, or the server supports
-// only another revision.
+// isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway has not sent the
+// request, if the gateway or the client has ended the request, if the error depends on the account of one person, or if
+// the server supports only another revision.
 func isNotServerFault(err error) bool {
-	return IsSignIn(err) || slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
+	return isOfPerson(err) || slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, ErrSignedOut, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {

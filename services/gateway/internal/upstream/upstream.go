@@ -59,14 +59,18 @@ var ErrNoStream = errors.New("the server has no stream")
 // server has not sent an event id. Use errors.Is to test for it.
 var ErrStreamEnded = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
-// ErrSessionLost means that a server no longer knows a session, although it has not responded with status 404. The
-// server may have executed the request that fails with this error. The session can no longer be used. Use errors.Is to
-// test for it.
+// ErrSessionLost means that a server no longer knows a session, although it has not answered with status 404, or that the
+// gateway has ended the session because of [ErrSignedOut]. The request that fails with this error may have been executed,
+// unless the error also wraps [ErrNeverSent]. The session can no longer be used. Compare with errors.Is.
 var ErrSessionLost = errors.New("the server no longer knows the session")
 
-// ErrOneSession means that a server accepts only one session in total, and that the gateway has used this session to
-// list the server's tools. Different principals must not share a session, so a client can't use it. Use errors.Is to
-// test for it.
+// ErrSignedOut means, in addition to ErrSessionLost, that the account at the server, with which the session was opened,
+// was disconnected or replaced. The error also wraps a [CauseError]. Compare with errors.Is.
+var ErrSignedOut = errors.New("the account of the session was disconnected or replaced")
+
+// ErrOneSession means that a server refuses a session because it accepts only one session in total, and the gateway has
+// used that session to list the server's tools. A client cannot use that session, because different principals must not
+// share a session. Compare with errors.Is.
 var ErrOneSession = errors.New("the server takes one session in all, and the gateway has used it to list the server's tools; " +
 	"configure the server to make a transport for each session, or to have no sessions")
 

@@ -191,9 +191,10 @@ func (t *tool) disconnect() *cobra.Command {
 		Use:   "disconnect SERVER",
 		Short: "Delete the tokens with which the mesh calls a server",
 		Long: `Delete the tokens with which the mesh calls a server. With ` + "`as: person`" + `, these are the tokens of your
-own account. Operators can delete the tokens of other people (--person). Gateways stop using the
-access token within a minute. The command does not revoke the tokens at the authorization server:
-you can do this in the settings of your account there.`,
+own account. Operators can delete the tokens of other people (--person). Within a minute, gateways
+stop using the access token, and end the streams that they have opened with it. The command does
+not revoke the tokens at the authorization server: you can do this in the settings of your
+account there.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {

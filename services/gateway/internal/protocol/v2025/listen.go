@@ -147,6 +147,10 @@ func (x Message) listen(ctx context.Context, lastEventID string) (resp dispatch.
 	if errors.Is(err, upstream.ErrNoStream) {
 		return dispatch.Response{}, false
 	}
+	if upstream.IsSignIn(err) {
+		refused := x.ServerFailed(ctx, upstream.Answer{}, err)
+		return x.Refuse(context.WithoutCancel(ctx), refusal.ProtocolError(refused.Code, refused.Message)), true
+	}
 	return x.Refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
 }
 

@@ -48,15 +48,15 @@ func (s *Transport) hide(token string) {
 	}
 }
 
-// send sends a request. If the server requires OAuth, the request contains an access token. If the server refuses the
-// token, it has not executed the request. In this case, send replaces the token and sends the request once more, unless
-// once is true. The first attempt counts as sent, regardless of the second attempt's result. The other parameters are
-// those of [httpclient.Client.SendWhen].
-func (s *Transport) send(ctx context.Context, once bool, begin func() error, head *httpclient.Head, fields []httpclient.Field, body []byte) (*http.Response, error) {
+// send sends a request, with an access token if the server requires OAuth. If the server refuses the token, it has not
+// executed the request. Then send replaces the token and sends the request once more, unless once is true. The first
+// attempt counts as sent, whatever the result of the second one. If signedIn is not nil, send uses only tokens of this
+// connection. The other parameters are those of [httpclient.Client.SendWhen].
+func (s *Transport) send(ctx context.Context, signedIn *accesstoken.Connection, once bool, begin func() error, head *httpclient.Head, fields []httpclient.Field, body []byte) (*http.Response, error) {
 	if s.tokens == nil {
 		return s.client.SendWhen(ctx, begin, head, fields, body)
 	}
-	token, err := s.tokens.Token(ctx)
+	token, err := s.token(ctx, signedIn)
 	if err != nil {
 		return nil, notSentError{err}
 	}
@@ -68,6 +68,9 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 	if err != nil || !isNew {
 		return resp, nil //nolint:nilerr // the server's answer contains more information than err
 	}
+	if signedIn != nil && !next.IsOf(signedIn) {
+		return resp, nil // the next request finds out that the session has ended
+	}
 	closeBody(resp)
 	resp, err = s.sendWith(ctx, next, begin, head, fields, body)
 	switch {
@@ -77,6 +80,40 @@ func (s *Transport) send(ctx context.Context, once bool, begin func() error, hea
 		s.tokens.Report(ctx, next)
 	}
 	return resp, err
+}
+
+// token returns an access token of the given connection, or the newest one if signedIn is nil.
+func (s *Transport) token(ctx context.Context, signedIn *accesstoken.Connection) (accesstoken.Token, error) {
+	if signedIn == nil {
+		return s.tokens.Token(ctx)
+	}
+	return signedIn.Token(ctx)
+}
+
+// connection returns the connection with whose tokens a session is opened now. It is nil if the server does not require
+// OAuth.
+func (s *Transport) connection(ctx context.Context) (*accesstoken.Connection, error) {
+	if s.tokens == nil {
+		return nil, nil //nolint:nilnil // a nil connection is valid
+	}
+	signedIn, err := s.tokens.Connection(ctx)
+	if err != nil {
+		return nil, s.neverSent(notSentError{err})
+	}
+	return signedIn, nil
+}
+
+// sendLast sends a request without a body that ends a session. If there is no valid access token any more, the request
+// has the last one, because the server would otherwise keep the session.
+func (s *Transport) sendLast(ctx context.Context, signedIn *accesstoken.Connection, head *httpclient.Head, fields []httpclient.Field) (*http.Response, error) {
+	if s.tokens == nil || signedIn == nil {
+		return s.send(ctx, nil, true, nil, head, fields, nil)
+	}
+	token, err := signedIn.Token(ctx)
+	if err != nil {
+		token = signedIn.Last()
+	}
+	return s.sendWith(ctx, token, nil, head, fields, nil)
 }
 
 // sendWith sends a request with an access token.
@@ -113,8 +150,38 @@ func hasChallenge(resp *http.Response, codes ...string) bool {
 	return false
 }
 
-// challengeError matches the parameter `error` of a challenge.
-var challengeError = regexp.MustCompile(`(?i)[ ,]error="?([a-z_]+)`)
+// requiredScopes reports whether a server refuses an access token because of missing scopes (RFC 6750, section 3.1). It
+// returns the scopes that the server names, in a form that can be shown: at most maxScopes of at most 64 bytes, and only
+// those that consist of usual characters, because a text could be instructions for a model.
+func requiredScopes(resp *http.Response) (scopes string, lacksScopes bool) {
+	if !hasChallenge(resp, "insufficient_scope") {
+		return "", false
+	}
+	var shown []string
+	for _, challenge := range resp.Header.Values("WWW-Authenticate") {
+		found := challengeScope.FindStringSubmatch(challenge)
+		if found == nil {
+			continue
+		}
+		for _, scope := range strings.Fields(found[1]) {
+			if shownScope.MatchString(scope) && len(shown) < maxScopes {
+				shown = append(shown, scope)
+			}
+		}
+	}
+	return strings.Join(shown, " "), true
+}
+
+// maxScopes is the maximum number of scopes that an error shows.
+const maxScopes = 8
+
+// challengeError and challengeScope match the parameters `error` and `scope` of a challenge. shownScope matches the
+// scopes that errors may show.
+var (
+	challengeError = regexp.MustCompile(`(?i)[ ,]error="?([a-z_]+)`)
+	challengeScope = regexp.MustCompile(`(?i)[ ,]scope="([^"]*)"`)
+	shownScope     = regexp.MustCompile(`^[A-Za-z0-9._:/+-]{1,64}$`)
+)
 
 func bearer(token string) httpclient.Field {
 	return httpclient.Field{Name: headerAuthorization, Value: "Bearer " + token}

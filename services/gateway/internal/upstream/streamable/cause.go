@@ -34,8 +34,17 @@ var (
 	codings   = []string{"gzip", "br", "deflate", "zstd", "compress"}
 )
 
-// withCause wraps err in a CauseError if resp shows why the server's response cannot be used.
-func (s *Transport) withCause(resp *http.Response, err error) error {
+// withCause returns an error of the given class. It wraps err in a CauseError if resp shows why the server's response
+// cannot be used. If the server has refused the access token of a person, it has not executed the request, so the error
+// wraps [upstream.ErrNeverSent] instead of class.
+func (s *Transport) withCause(resp *http.Response, class, err error) error {
+	if cause := s.refusalCause(resp, err); cause != nil {
+		if cause.SignIn && resp.StatusCode == http.StatusUnauthorized {
+			class = upstream.ErrNeverSent
+		}
+		return fmt.Errorf("%w: %w", class, cause)
+	}
+	err = fmt.Errorf("%w: %w", class, err)
 	for _, other := range []error{context.DeadlineExceeded, context.Canceled, limits.ErrMemory, bodyreader.ErrSlow, upstream.ErrForged} {
 		if errors.Is(err, other) {
 			return err
@@ -48,6 +57,16 @@ func (s *Transport) withCause(resp *http.Response, err error) error {
 	return &upstream.CauseError{Text: text, Lasts: lasts, Err: err}
 }
 
+// refusalCause returns the cause of an error if the server refuses the access token, or nil if it does not.
+func (s *Transport) refusalCause(resp *http.Response, err error) *upstream.CauseError {
+	if s.tokens == nil || resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden {
+		return nil
+	}
+	scopes, lacksScopes := requiredScopes(resp)
+	isRefused := lacksScopes || refusesToken(resp)
+	return s.tokens.RefusedCause(resp.StatusCode, isRefused, scopes, err)
+}
+
 // cause returns the reason why a response cannot be used, and reports whether later responses will have the same
 // problem. text is empty if the reason can't be determined from the response.
 func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
@@ -55,8 +74,6 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	coding := strings.ToLower(strings.TrimSpace(resp.Header.Get("Content-Encoding")))
 	kind := contentType(resp)
 	switch {
-	case s.tokens != nil && (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden):
-		return s.tokens.RefusedCause(resp.StatusCode), false
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		return fmt.Sprintf("the server refuses the gateway: HTTP %d; look at its headers (%s.headers)", resp.StatusCode, key), true
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:

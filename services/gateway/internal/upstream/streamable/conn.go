@@ -8,15 +8,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/accesstoken"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxSession is the maximum accepted length of a server's session id, in bytes. It is large because the ids of some
-// servers contain a token.
-const maxSession = 4 << 10
+const (
+	// maxSession is the maximum accepted length of a server's session id, in bytes. Some servers' ids contain a token.
+	maxSession = 4 << 10
+	// endTimeout limits how long a server may take to end a session whose sign-in has ended.
+	endTimeout = 5 * time.Second
+)
 
 // These are the reasons why a session cannot be used.
 var (
@@ -42,6 +46,8 @@ type conn struct {
 	probed time.Time
 	// listened is true if the server has opened a stream for the session.
 	listened atomic.Bool
+	// unwatch ends the wait for the end of the sign-in with which the session was opened.
+	unwatch func() bool
 }
 
 // negotiated is the immutable result of a handshake.
@@ -50,8 +56,13 @@ type negotiated struct {
 	session string
 	// version is the negotiated protocol revision, or empty if the gateway does not know it.
 	version string
-	// closed is true if no more messages can be sent. lost is true if this is because the server has lost the session.
+	// closed is true if no more messages can be sent. lost is true if the reason is that the server has lost the
+	// session. why is the reason if the sign-in has ended with which the session was opened.
 	closed, lost bool
+	why          error
+	// signedIn is the sign-in with which the session was opened. Only its access tokens are used. It is nil if the
+	// server does not require OAuth, and for revision 2026-07-28, which has no sessions.
+	signedIn *accesstoken.Connection
 	// opening is true while the session is not open yet.
 	opening bool
 	// cookies contains the session's cookies, or is nil if there is no session.
@@ -65,7 +76,11 @@ func (c *conn) handshake(ctx context.Context, memory *limits.Memory) (*negotiate
 	}
 	initialize := c.initialize
 	initialize.Room = memory
-	opening := &negotiated{opening: true, cookies: c.server.newCookies()}
+	signedIn, err := c.connection(ctx)
+	if err != nil {
+		return nil, upstream.Answer{}, err
+	}
+	opening := &negotiated{opening: true, cookies: c.server.newCookies(), signedIn: signedIn}
 	resp, err := c.post(ctx, initialize, opening)
 	if err != nil {
 		return nil, upstream.Answer{}, err
@@ -75,7 +90,7 @@ func (c *conn) handshake(ctx context.Context, memory *limits.Memory) (*negotiate
 	if err != nil {
 		return nil, upstream.Answer{Status: resp.StatusCode}, err
 	}
-	state := &negotiated{session: resp.Header.Get(headerSession), cookies: opening.cookies}
+	state := &negotiated{session: resp.Header.Get(headerSession), cookies: opening.cookies, signedIn: signedIn}
 	if !isSession(state.session) {
 		return nil, upstream.Answer{}, c.answerError(resp, errSession)
 	}
@@ -85,8 +100,38 @@ func (c *conn) handshake(ctx context.Context, memory *limits.Memory) (*negotiate
 	return state, upstream.Answer{Message: message, Status: resp.StatusCode}, nil
 }
 
-// versionOf returns the protocol revision in an answer to initialize, or "" if there is none. It does not resolve
-// escapes.
+// connection returns the sign-in with which a handshake is made. If there was a handshake before, it is the same sign-in,
+// because a session is never used with two accounts.
+func (c *conn) connection(ctx context.Context) (*accesstoken.Connection, error) {
+	if before := c.state.Load(); before != nil && before.signedIn != nil {
+		return before.signedIn, nil
+	}
+	return c.server.connection(ctx)
+}
+
+// watch ends the session when its sign-in ends.
+func (c *conn) watch() {
+	c.unwatch = c.state.Load().signedIn.AfterEnd(c.lose)
+}
+
+// lose ends the session because its sign-in has ended. It tells the server so, with the last access token.
+func (c *conn) lose(why error) {
+	defer func() { _ = recover() }() // net/http recovers only panics in the goroutines of requests
+	old := c.state.Load()
+	for ; !old.closed; old = c.state.Load() {
+		if c.state.CompareAndSwap(old, &negotiated{closed: true, lost: true, why: why}) {
+			break
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.server.all, endTimeout)
+	defer cancel()
+	if err := c.end(ctx, old); err != nil {
+		c.server.log.DebugContext(ctx, "server did not end the session of a deleted connection", "server", c.server.name, "error", upstream.ForLog(err))
+	}
+}
+
+// versionOf returns the protocol revision in an answer to initialize, without resolving escapes, or "" if the answer
+// contains no revision.
 func versionOf(a *jsonrpc.Answer) string {
 	raw := a.ProtocolVersion.Of(a.Raw)
 	if len(raw) < 2 || raw[0] != '"' {
@@ -167,6 +212,7 @@ func (c *conn) notify(ctx context.Context, req upstream.Request, state *negotiat
 // Close implements upstream.Conn. It does not wait for requests in flight. They end when the server ends them or their
 // timeouts expire.
 func (c *conn) Close(ctx context.Context) error {
+	c.unwatch()
 	return c.end(ctx, c.state.Swap(&negotiated{closed: true}))
 }
 
@@ -174,7 +220,7 @@ func (c *conn) end(ctx context.Context, state *negotiated) error {
 	if state.session == "" {
 		return nil
 	}
-	resp, err := c.server.send(ctx, true, nil, c.server.remove, c.fields(nil, state, upstream.Request{}), nil)
+	resp, err := c.server.sendLast(ctx, state.signedIn, c.server.remove, c.fields(nil, state, upstream.Request{}))
 	if err != nil {
 		return fmt.Errorf("end the session with %s: %w", c.server.name, err)
 	}

@@ -58,12 +58,20 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	}
 	answer, err = c.exchange(ctx, req, state, events)
 	if errors.Is(err, upstream.ErrNeverSent) { // bytes of the first attempt were sent
-		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // the class of err applies only to the second attempt
+		err = upstream.WithClass(upstream.ErrNoAnswer, c.server.name+" forgot the session", err)
 	}
 	return answer, err
 }
 
 func (c *conn) exchange(ctx context.Context, req upstream.Request, state *negotiated, events func([]byte)) (upstream.Answer, error) {
+	if req.Method() == mcp.MethodListen && c.server.tokens != nil {
+		return c.subscribe(ctx, req, state, events)
+	}
+	return c.exchangeOnce(ctx, req, state, events)
+}
+
+// exchangeOnce sends a request and reads the answer.
+func (c *conn) exchangeOnce(ctx context.Context, req upstream.Request, state *negotiated, events func([]byte)) (upstream.Answer, error) {
 	resp, err := c.post(ctx, req, state)
 	if err != nil {
 		return upstream.Answer{}, err
@@ -108,7 +116,7 @@ func (c *conn) scrubberFor(state *negotiated) *redact.Redactor {
 // post sends one message. The error wraps [upstream.ErrNeverSent] if certainly no byte of the message was sent.
 func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated) (*http.Response, error) {
 	if state.lost {
-		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrSessionLost)
+		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, state.lossError())
 	}
 	if state.closed {
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
@@ -119,7 +127,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated
 	var space [5]httpclient.Field
 	permit := req.Permit // a copy, so that the closure does not capture the whole request
 	begin := func() error { return upstream.Renew(permit) }
-	resp, err := c.server.send(ctx, req.Once, begin, c.server.post, c.fields(space[:0], state, req), req.Body())
+	resp, err := c.server.send(ctx, state.signedIn, req.Once, begin, c.server.post, c.fields(space[:0], state, req), req.Body())
 	switch {
 	case err == nil:
 		state.cookies.store(resp.Header)
@@ -210,7 +218,7 @@ func (c *conn) answerError(resp *http.Response, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		what = upstream.ErrTimeout
 	}
-	return c.server.withCause(resp, fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err))
+	return c.server.withCause(resp, what, fmt.Errorf("%s answered %d: %w", c.server.name, resp.StatusCode, err))
 }
 
 // closer returns a function that closes a body. This also ends a read that is in progress.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/accesstoken"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -16,7 +17,11 @@ import (
 type legacy struct {
 	server     *Transport
 	initialize upstream.Request
-	// turn is a lock for opening a stream. It is a channel, so that a request can stop waiting when its context is done.
+	// signedIn is the sign-in with which the session was opened. Only its access tokens are used. It is nil if the
+	// server does not require OAuth.
+	signedIn *accesstoken.Connection
+	// turn is a lock for the request that opens a stream. It is a channel, so that other requests stop waiting when
+	// their contexts are done.
 	turn   chan struct{}
 	now    atomic.Pointer[link]
 	closed atomic.Bool
@@ -24,7 +29,11 @@ type legacy struct {
 
 // openLegacy opens a session over HTTP+SSE. memory is the memory budget for the answer.
 func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request, memory *limits.Memory) (*legacy, upstream.Answer, error) {
-	c := &legacy{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
+	signedIn, err := s.connection(ctx)
+	if err != nil {
+		return nil, upstream.Answer{}, err
+	}
+	c := &legacy{server: s, initialize: initialize, signedIn: signedIn, turn: make(chan struct{}, 1)}
 	l, answer, err := c.open(ctx, memory)
 	if err != nil {
 		return nil, answer, err
@@ -34,7 +43,7 @@ func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request,
 }
 
 func (c *legacy) open(ctx context.Context, memory *limits.Memory) (*link, upstream.Answer, error) {
-	l, err := c.server.dial(ctx, memory)
+	l, err := c.server.dial(ctx, c.signedIn, memory)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
@@ -100,6 +109,9 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 	if c.closed.Load() {
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
 	}
+	if err := c.signedIn.Err(); err != nil {
+		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, err)
+	}
 	l, err := c.ensureStream(ctx, req.Room)
 	if errors.Is(err, upstream.ErrUnreached) {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %s", upstream.ErrNeverSent, upstream.ErrUnreached, c.server.name)
@@ -113,6 +125,9 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 // Notify implements upstream.Conn. It returns an error if the stream to which the message belongs has ended.
 func (c *legacy) Notify(ctx context.Context, req upstream.Request) error {
 	l := c.now.Load()
+	if err := c.signedIn.Err(); err != nil {
+		return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, err)
+	}
 	if l.all.Err() != nil {
 		return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, errLost)
 	}
@@ -121,9 +136,12 @@ func (c *legacy) Notify(ctx context.Context, req upstream.Request) error {
 
 // Listen implements upstream.Conn.
 func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
+	if err := c.signedIn.Err(); err != nil {
+		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, err)
+	}
 	l, err := c.ensureStream(ctx, to.Room)
 	if err != nil {
-		return fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, err)
+		return upstream.WithClass(upstream.ErrNoAnswer, c.server.name, err)
 	}
 	heard := newQueue(to.Room)
 	l.mu.Lock()
@@ -148,6 +166,9 @@ func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-l.ended:
+			if err := c.signedIn.Err(); err != nil {
+				return fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, err)
+			}
 			return fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, errLost)
 		}
 	}

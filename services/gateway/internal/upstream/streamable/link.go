@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/accesstoken"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
@@ -45,6 +46,8 @@ type link struct {
 	// post contains the request line and the headers for posting messages.
 	post    *httpclient.Head
 	cookies *cookies
+	// signedIn is the sign-in whose access tokens are used. It is nil if the server does not require OAuth.
+	signedIn *accesstoken.Connection
 	// has is the memory budget for the message that is being read from the stream.
 	has *limits.Memory
 	// version is the negotiated revision, or nil before a revision is negotiated.
@@ -59,14 +62,14 @@ type link struct {
 	dropped       int               // the number of messages that could not be read
 }
 
-// dial opens a stream and waits for the event with the endpoint for messages.
-func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, error) {
-	l := &link{server: s, has: memory.Sibling(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued), cookies: s.newCookies()}
+// dial opens a stream and waits for the endpoint that messages are posted to.
+func (s *Transport) dial(ctx context.Context, signedIn *accesstoken.Connection, memory *limits.Memory) (*link, error) {
+	l := &link{server: s, signedIn: signedIn, has: memory.Sibling(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued), cookies: s.newCookies()}
 	l.all, l.end = context.WithCancelCause(s.all)
 	late := time.AfterFunc(endpointTimeout, func() { l.end(context.DeadlineExceeded) })
 	defer late.Stop()
 	defer context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })()
-	resp, err := s.send(l.all, false, nil, s.get, []httpclient.Field{l.cookies.field(s.cookie)}, nil)
+	resp, err := s.send(l.all, signedIn, false, nil, s.get, []httpclient.Field{l.cookies.field(s.cookie)}, nil)
 	if err != nil {
 		l.end(err)
 		return nil, s.neverSent(err)
@@ -77,8 +80,8 @@ func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, err
 		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).IsUnknownRequest() {
 			why = errNoSSE
 		}
-		err := fmt.Errorf("%w: %w: %s answered %d to the request for a stream", upstream.ErrNeverSent, why, s.name, resp.StatusCode)
-		return nil, errors.Join(s.withCause(resp, err), resp.Body.Close())
+		err := fmt.Errorf("%w: %s answered %d to the request for a stream", why, s.name, resp.StatusCode)
+		return nil, errors.Join(s.withCause(resp, upstream.ErrNeverSent, err), resp.Body.Close())
 	}
 	l.cookies.store(resp.Header)
 	stream := &eventReader{data: bodyreader.New(l.all, l.has, upstream.MaxMessage), begun: time.Now()}
@@ -100,14 +103,28 @@ func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, err
 		defer close(l.ended)
 		defer l.has.Close()
 		defer closer(resp.Body)()
+		defer l.hold()()
 		err := l.read(stream)
+		if ended := signedIn.Err(); ended != nil {
+			err = fmt.Errorf("%s: %w", s.name, ended)
+		}
 		l.end(err)
 		l.fail(err)
 	})
 	return l, nil
 }
 
-// errNoSSE means that a server does not support HTTP+SSE, or that the gateway can't use its stream.
+// hold ends the stream when the sign-in ends with which it was opened, unless the returned function is called before.
+func (l *link) hold() func() {
+	held, release := l.signedIn.Hold(l.all)
+	stop := context.AfterFunc(held, func() { l.end(context.Cause(held)) })
+	return func() {
+		stop()
+		release()
+	}
+}
+
+// errNoSSE means that a server does not support HTTP+SSE, or does not support it in a usable form.
 var errNoSSE = errors.New("the server has no HTTP+SSE stream")
 
 // serve sets the negotiated revision and starts the goroutine that posts the gateway's responses.
@@ -217,7 +234,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	if version := l.version.Load(); version != nil {
 		state.version = *version
 	}
-	resp, err := l.server.send(ctx, req.Once, req.MayBegin, l.post, append(state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), l.cookies.field(l.server.cookie)), body)
+	resp, err := l.server.send(ctx, l.signedIn, req.Once, req.MayBegin, l.post, append(state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), l.cookies.field(l.server.cookie)), body)
 	switch {
 	case err == nil:
 		l.cookies.store(resp.Header)
@@ -233,7 +250,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 		l.end(errLost) // the server has lost the session, even if its stream is open
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		return l.server.withCause(resp, fmt.Errorf("%w: %s answered %d", upstream.ErrNoAnswer, l.server.name, resp.StatusCode))
+		return l.server.withCause(resp, upstream.ErrNoAnswer, fmt.Errorf("%s answered %d", l.server.name, resp.StatusCode))
 	}
 	return nil
 }

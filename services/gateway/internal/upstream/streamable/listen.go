@@ -22,12 +22,25 @@ const openTimeout = 30 * time.Second
 // from the Server). The limits [upstream.MaxEvents] and [upstream.MaxStream] apply to each minute of the stream.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	state := c.state.Load()
+	if state.lost {
+		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, state.lossError())
+	}
 	if state.closed {
 		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, upstream.ErrClosed)
 	}
 	if state.modern() { // in this revision, all notifications belong to a request
 		return fmt.Errorf("%w: %s", upstream.ErrNoStream, c.server.name)
 	}
+	held, release := state.signedIn.Hold(ctx)
+	defer release()
+	err := c.listen(held, to, state)
+	if err != nil && ctx.Err() == nil && held.Err() != nil {
+		err = fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, context.Cause(held))
+	}
+	return err
+}
+
+func (c *conn) listen(ctx context.Context, to upstream.Listener, state *negotiated) error {
 	body, err := c.stream(ctx, state, to.After)
 	if errors.Is(err, errForgotten) { // the events of the lost session can't be resumed
 		if state, err = c.reopen(ctx, state, to.Room); err == nil {
@@ -59,7 +72,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
-	resp, err := c.server.send(ctx, false, nil, c.server.get, append(c.fields(nil, state, upstream.Request{}), httpclient.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
+	resp, err := c.server.send(ctx, state.signedIn, false, nil, c.server.get, append(c.fields(nil, state, upstream.Request{}), httpclient.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("open the stream of %s: %w", c.server.name, err)
@@ -69,7 +82,11 @@ func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.
 	if resp.StatusCode == http.StatusOK && contentType(resp) == typeEvents && late.Stop() {
 		return body, nil
 	}
-	return nil, errors.Join(fmt.Errorf("%w: %s answered %d", c.noStream(resp.StatusCode), c.server.name, resp.StatusCode), body.Close())
+	err = fmt.Errorf("%w: %s answered %d", c.noStream(resp.StatusCode), c.server.name, resp.StatusCode)
+	if cause := c.server.refusalCause(resp, err); cause != nil {
+		err = cause
+	}
+	return nil, errors.Join(err, body.Close())
 }
 
 // noStream classifies the response status of a server that opens no stream. A server without a stream must respond with

@@ -45,7 +45,28 @@ func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated
 	}
 }
 
-// errNotNow means that it is unknown whether a server supports revision 2026-07-28, because its answer does not say so.
+// subscribe sends subscriptions/listen, whose answer is a stream without an end. The stream ends when the sign-in ends
+// with which it was opened.
+func (c *conn) subscribe(ctx context.Context, req upstream.Request, state *negotiated, events func([]byte)) (upstream.Answer, error) {
+	signedIn := state.signedIn
+	if signedIn == nil {
+		var err error
+		if signedIn, err = c.server.connection(ctx); err != nil {
+			return upstream.Answer{}, err
+		}
+	}
+	held, release := signedIn.Hold(ctx)
+	defer release()
+	within := *state
+	within.signedIn = signedIn
+	answer, err := c.exchangeOnce(held, req, &within, events)
+	if err != nil && ctx.Err() == nil && held.Err() != nil {
+		err = fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, context.Cause(held))
+	}
+	return answer, err
+}
+
+// errNotNow means that a server's answer does not show whether it supports revision 2026-07-28.
 var errNotNow = errors.New("it did not answer which revisions it speaks")
 
 // bodyHeaders returns the headers that repeat parts of a request's body.

@@ -1,6 +1,7 @@
 package streamable_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -19,6 +21,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/accesstoken"
@@ -39,6 +43,19 @@ type accounts struct {
 	// generations contains the generation of the valid token of each person who is signed in. The person of the account
 	// for listing tools is "".
 	generations map[string]int64
+	// connected is the time at which a person has signed in again. life is the lifetime of each token, or 0.
+	connected map[string]time.Time
+	life      time.Duration
+	// refusals contains the answers to the requests with a method, or to the requests without a body with an HTTP method.
+	refusals map[string]refusal
+	// ended contains the sessions that were ended, with the person and the generation of the token.
+	ended []string
+	// deleted contains the people who have disconnected the server. reconnects is how often a person has signed in again:
+	// it is part of the token, and the server accepts the tokens of all sign-ins.
+	deleted    []string
+	reconnects map[string]int
+	// streamEnded receives a value when the client has closed a stream. Streams stay open if it is not nil.
+	streamEnded chan string
 	// sessions contains the person who has opened each session. It is empty after a restart.
 	sessions map[string]string
 	opened   int
@@ -50,9 +67,9 @@ type accounts struct {
 
 func startAccounts(t *testing.T, people ...string) *accounts {
 	t.Helper()
-	a := &accounts{generations: make(map[string]int64), sessions: make(map[string]string)}
+	a := &accounts{generations: make(map[string]int64), sessions: make(map[string]string), connected: make(map[string]time.Time), refusals: make(map[string]refusal), reconnects: make(map[string]int)}
 	for _, person := range people {
-		a.generations[person] = 1
+		a.generations[person], a.connected[person] = 1, time.Unix(1, 0)
 	}
 	a.Server = httptest.NewServer(a)
 	t.Cleanup(a.Close)
@@ -65,10 +82,17 @@ func (a *accounts) GetAccessToken(_ context.Context, req *identityv1.GetAccessTo
 	defer a.mu.Unlock()
 	person := req.GetPerson().GetSubject()
 	generation, known := a.generations[person]
-	if !known || (person == "") != req.GetForDiscovery() {
+	if !known || (person == "") != req.GetForDiscovery() || slices.Contains(a.deleted, person) {
 		return nil, (&rpc.Error{Code: codes.FailedPrecondition, Reason: "LOGIN_REQUIRED", Err: errors.New("no")}).GRPCStatus().Err()
 	}
-	return &identityv1.GetAccessTokenResponse{AccessToken: fmt.Sprintf("access-token-%s-%d", person, generation), Generation: generation}, nil
+	resp := &identityv1.GetAccessTokenResponse{
+		AccessToken: fmt.Sprintf("access-token-%s-%d%s", person, generation, strings.Repeat("-again", a.reconnects[person])), Generation: generation + int64(a.reconnects[person]), Person: req.GetPerson(), ForDiscovery: req.GetForDiscovery(),
+		Connected: timestamppb.New(a.connected[person]),
+	}
+	if a.life != 0 {
+		resp.ExpiresIn = durationpb.New(a.life)
+	}
+	return resp, nil
 }
 
 // replace makes the token of a person invalid. The next one is valid.
@@ -105,6 +129,19 @@ func (a *accounts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
+	if refused := a.refusals[cmp.Or(m.Method, r.Method)]; refused.status != 0 {
+		w.Header().Set("WWW-Authenticate", refused.challenge)
+		w.WriteHeader(refused.status)
+		return
+	}
+	if r.Method == http.MethodDelete {
+		a.ended = append(a.ended, fmt.Sprint(r.Header.Get("Mcp-Session-Id"), " ", person, " ", generation))
+		return
+	}
+	if m.Method == "server/discover" {
+		writeJSON(w, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{},"resultType":"complete"}}`, m.ID))
+		return
+	}
 	if m.Method == "initialize" {
 		a.opened++
 		id := "session-" + strconv.Itoa(a.opened)
@@ -114,12 +151,17 @@ func (a *accounts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	owner, known := a.sessions[r.Header.Get("Mcp-Session-Id")]
+	if r.Header.Get("Mcp-Protocol-Version") == "2026-07-28" {
+		owner, known = person, true
+	}
 	switch {
 	case !known:
 		w.WriteHeader(http.StatusNotFound)
 	case owner != person:
 		a.crossed = append(a.crossed, r.Method+" "+m.Method+" of "+person+" in a session of "+owner)
 		w.WriteHeader(http.StatusForbidden)
+	case (r.Method == http.MethodGet || m.Method == "subscriptions/listen") && a.streamEnded != nil:
+		a.keepOpen(w, r, person)
 	case r.Method == http.MethodGet:
 		a.streams.Add(1)
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -132,10 +174,36 @@ func (a *accounts) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// keepOpen serves a stream until the client closes it. The caller holds the lock.
+func (a *accounts) keepOpen(w http.ResponseWriter, r *http.Request, person string) {
+	a.mu.Unlock()
+	defer a.mu.Lock()
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"data\":%q}}\n\n", person)
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+	a.streamEnded <- person
+}
+
+// disconnect deletes the connection of a person. Its token stays valid at the server.
+func (a *accounts) disconnect(person string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.deleted = append(a.deleted, person)
+}
+
+// connectAgain signs a person in again. The old token stays valid at the server.
+func (a *accounts) connectAgain(person string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.connected[person] = time.Now()
+	a.reconnects[person]++
+}
+
 // personOf returns the person and the generation of the token in a request.
 func personOf(r *http.Request) (person string, generation int64) {
 	parts := strings.Split(strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer access-token-"), "-")
-	if len(parts) == 2 {
+	if len(parts) >= 2 {
 		generation, _ = strconv.ParseInt(parts[1], 10, 64)
 	}
 	return parts[0], generation
@@ -144,6 +212,12 @@ func personOf(r *http.Request) (person string, generation int64) {
 func writeJSON(w http.ResponseWriter, text string) {
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = io.WriteString(w, text) // the client notices an incomplete answer
+}
+
+// refusal is an answer with an HTTP status and a challenge.
+type refusal struct {
+	status    int
+	challenge string
 }
 
 // transport returns the transport of the gateway to the server.

@@ -78,9 +78,17 @@ func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory
 // withSessionLost adds [upstream.ErrSessionLost] to the error of a request if the request's session is lost.
 func withSessionLost(now *negotiated, why error) error {
 	if now.lost {
-		return fmt.Errorf("%w: %w", upstream.ErrSessionLost, why)
+		return fmt.Errorf("%w: %w", now.lossError(), why)
 	}
 	return why
+}
+
+// lossError returns the reason why the session is lost, which wraps [upstream.ErrSessionLost].
+func (state *negotiated) lossError() error {
+	if state.why != nil {
+		return state.why
+	}
+	return upstream.ErrSessionLost
 }
 
 // hasOneSession reports whether an answer to initialize means that the server accepts only one session in total.

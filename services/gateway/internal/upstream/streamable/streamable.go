@@ -214,6 +214,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 			s.opened.Store(true)
 		}
 		c.state.Store(state)
+		c.watch()
 		return c, answer, nil
 	}
 	if !initializes || errors.Is(err, upstream.ErrOneSession) || !answer.IsUnknownRequest() || time.Since(time.Unix(0, s.notSSESince.Load())) < sseRetryAfter {
