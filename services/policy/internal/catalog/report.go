@@ -43,6 +43,9 @@ type Report struct {
 	Whole bool
 	// To is the principal to whom the server sent the list. It is empty if the gateway itself requested the list.
 	To string
+	// OfPerson is true if the server sent the list to the account of a person. Definitions in the list that are not known
+	// are not stored.
+	OfPerson bool
 	// Tools contains the tools in the list. No two of them have the same name.
 	Tools []ListedTool
 	// LeftOut contains the names of tools in the list that Tools does not contain, because they exceed the limits or
@@ -157,7 +160,10 @@ func (w *reportRun) changedTool(s *Server, name string) *Tool {
 // the state of the tool's definition.
 func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) (State, error) {
 	known := s.Tools[l.Name].FindDefinition(l.Digest)
-	if known == nil {
+	switch {
+	case known == nil && w.To != "" && (w.OfPerson || set.ForEachPerson):
+		return Waiting, nil
+	case known == nil:
 		return w.add(s, index, l, set)
 	}
 	listed := (!w.Whole || slices.Contains(known.WholeVersions, w.Version)) && (w.To != "" || known.ListedTo == "")
