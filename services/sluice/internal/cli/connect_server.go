@@ -174,7 +174,7 @@ func (t *tool) printConnected(c connectionRecord) error {
 	}
 	switch {
 	case c.AccountName != "":
-		t.printf("signed in as: %s", safetext.Line(c.AccountName))
+		t.printf("signed in as: %s", safetext.Escape(c.AccountName))
 	default:
 		t.printf("signed in as: the authorization server has not named the account; check on its page that it is the right one")
 	}
@@ -273,7 +273,7 @@ func (t *tool) printConnections(all []connectionRecord) error {
 	}
 	rows := make([][]string, len(all))
 	for i, one := range all {
-		rows[i] = []string{one.Server, one.account(), orDash(one.AccountName), one.State, orDash(one.Issuer), orDash(one.ConnectedBy), orDash(tokenTime(one.Connected)), orDash(tokenTime(one.Refreshed)), orDash(tokenTime(one.Expires))}
+		rows[i] = []string{one.Server, one.account(), orDash(safetext.Escape(one.AccountName)), one.State, orDash(one.Issuer), orDash(one.ConnectedBy), orDash(tokenTime(one.Connected)), orDash(tokenTime(one.Refreshed)), orDash(tokenTime(one.Expires))}
 	}
 	if err := t.table([]string{"SERVER", "ACCOUNT", "SIGNED IN AS", "STATE", "ISSUER", "CONNECTED BY", "CONNECTED", "REFRESHED", "EXPIRES"}, rows); err != nil {
 		return err
