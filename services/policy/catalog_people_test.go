@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// If each person uses her own account of a server, nobody can read the definitions that only her account has. Calls with
-// such a definition are refused, and the message says what an operator can do.
+// If each person uses her own account of a server, the catalog does not show the definitions that only her account has.
+// Calls with such a definition are refused, and the message says what an operator can do.
 func TestCatalog_DefinitionsOfPeoplesAccountsAreNotShown(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
