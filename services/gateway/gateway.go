@@ -338,7 +338,7 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	targets := make(map[string]servers.Config, len(s.servers))
 	for name, up := range s.servers {
 		server := s.cfg.Servers[name]
-		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity(), Host: server.Host, RecordArguments: server.RecordArguments}
+		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity(), Host: server.Host, RecordArguments: server.RecordArguments, ForEachPerson: server.ForEachPerson}
 	}
 	s.forms = forms.Open(ctx, s.dir.Path("forms.json"), s.deps.Log)
 	s.mcp, err = mcpserver.New(

@@ -136,7 +136,7 @@ func (c connections) ListConnections(ctx context.Context, req *identityv1.ListCo
 		for _, one := range all {
 			packed := packConnection(one.account, one.Connection)
 			if !authn.CallerOf(ctx).OperatesInstallation() {
-				packed.ConnectedBy, packed.Problem = "", ""
+				packed.ConnectedBy, packed.AccountName, packed.Problem = "", "", ""
 			}
 			resp.Connections = append(resp.Connections, packed)
 		}
@@ -175,7 +175,7 @@ func stateOf(c *store.Connection) identityv1.ConnectionState {
 func packConnection(of account, c *store.Connection) *identityv1.Connection {
 	out := &identityv1.Connection{
 		Server: of.Server, State: stateOf(c), Issuer: c.Issuer, Scopes: strings.Fields(c.Scopes), Connected: packTime(c.Connected), ConnectedBy: c.ConnectedBy,
-		Refreshed: packTime(c.Refreshed), Expires: packTime(c.Expires), HasRefreshToken: c.HasRefreshToken, Problem: c.Problem, ForDiscovery: of.forDiscovery,
+		Refreshed: packTime(c.Refreshed), Expires: packTime(c.Expires), HasRefreshToken: c.HasRefreshToken, Problem: c.Problem, ForDiscovery: of.forDiscovery, AccountName: c.AccountName,
 	}
 	if of.Person != "" {
 		out.Person = &identityv1.Person{Tenant: of.Tenant, Subject: of.Person}

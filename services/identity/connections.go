@@ -46,7 +46,7 @@ var (
 	errOthersAccount  = errors.New("only operators can disconnect the account of another person")
 	errDiffers        = errors.New("the request does not fit the configuration of the server: with `as: person` each request needs a person or is for listing tools, with `as: shared` neither; use the same configuration everywhere")
 	errManySignIns    = errors.New("you have started too many sign-ins at servers: try again in some minutes")
-	errAttemptEnded   = errors.New("the sign-in at the server has to be started again: it took too long, another person has started it, or the configuration of the server has changed")
+	errAttemptEnded   = errors.New("the sign-in at the server has to be started again: it took too long, it was finished or has failed before, another person has started it, or the configuration of the server has changed")
 	errCodeRefused    = errors.New("the authorization server has refused the sign-in")
 	errLoginRequired  = errors.New("there is no sign-in at the server")
 	errRefreshPending = errors.New("another replica is refreshing the access token")
@@ -85,6 +85,8 @@ func (a account) sealPurpose(generation int64) string {
 // attempt is a sign-in at a server that a person has started. The mesh encrypts the attempt, and the program of the
 // person stores it.
 type attempt struct {
+	// ID is random.
+	ID   string `json:"id"`
 	Name string `json:"name"`
 	// Tenant and Person identify the person who uses the account. Both are empty if the account belongs to no person.
 	Tenant       string      `json:"tenant,omitzero"`
@@ -93,6 +95,8 @@ type attempt struct {
 	Client       oauthClient `json:"client"`
 	Redirect     string      `json:"redirect"`
 	Verifier     string      `json:"verifier"`
+	// Nonce is the parameter `nonce` (OpenID Connect Core, section 3.1.2.1), or "" if no ID token was requested.
+	Nonce string `json:"nonce,omitzero"`
 	// Operator identifies the token of the person who has started the sign-in.
 	Operator string    `json:"operator"`
 	Started  time.Time `json:"started"`
@@ -169,10 +173,15 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 	if err != nil {
 		return nil, err
 	}
-	state, verifier := rand.Text(), oauth2.GenerateVerifier()
-	raw, err := json.Marshal(attempt{
-		Name: own.Server, Tenant: own.Tenant, Person: own.Person, ForDiscovery: own.forDiscovery, Client: *client, Redirect: req.GetRedirectUri(), Verifier: verifier, Operator: caller.Person.GetTokenId(), Started: time.Now(),
-	})
+	begun := &attempt{
+		ID: rand.Text(), Name: own.Server, Tenant: own.Tenant, Person: own.Person, ForDiscovery: own.forDiscovery, Client: *client, Redirect: req.GetRedirectUri(),
+		Verifier: oauth2.GenerateVerifier(), Operator: caller.Person.GetTokenId(), Started: time.Now(),
+	}
+	if client.requestsIDToken() {
+		begun.Nonce = rand.Text()
+	}
+	state := rand.Text()
+	raw, err := json.Marshal(begun)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +189,7 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 		return nil, fmt.Errorf("%w: the metadata of its authorization server contain too long texts", errServerUnusable)
 	}
 	return &identityv1.StartConnectionResponse{
-		AuthorizationUrl: client.authorizationURL(req.GetRedirectUri(), state, verifier), State: state, Issuer: client.Issuer,
+		AuthorizationUrl: begun.authorizationURL(state, of.prompt(client)), State: state, Issuer: client.Issuer,
 		SendsIssuer: client.SendsIssuer, Attempt: key.Seal(raw, attemptPurpose),
 	}, nil
 }
@@ -210,6 +219,9 @@ func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, 
 func (c connections) FinishConnection(ctx context.Context, req *identityv1.FinishConnectionRequest) (*identityv1.FinishConnectionResponse, error) {
 	caller := authn.CallerOf(ctx)
 	begun, err := c.openAttempt(ctx, req.GetAttempt())
+	if err == nil {
+		err = c.starts.beginExchange(principal.Of(caller.Person), begun)
+	}
 	if err != nil {
 		return nil, connectionStatus(err)
 	}
@@ -218,15 +230,20 @@ func (c connections) FinishConnection(ctx context.Context, req *identityv1.Finis
 		c.deps.Log.WarnContext(ctx, "the sign-in at a server has failed", "server", begun.Name, "tenant", caller.Tenant(), "subject", caller.Person.GetSubject(), "error", err)
 		return nil, connectionStatus(err)
 	}
+	c.starts.end(principal.Of(caller.Person), begun)
+	name, err := begun.accountName(answer, time.Now())
+	if err != nil {
+		c.deps.Log.InfoContext(ctx, "the ID token of a sign-in at a server can't be used, so people do not see the name of the account", "server", begun.Name, "issuer", begun.Client.Issuer, "error", err)
+	}
 	granted := grant{Client: begun.Client, AccessToken: answer.AccessToken, RefreshToken: answer.RefreshToken}
 	stored, err := c.store.Connect(ctx, store.Connection{
-		Key: begun.account().Key, Issuer: begun.Client.Issuer, Scopes: grantedScopes(answer, &begun.Client), HasRefreshToken: answer.RefreshToken != "",
+		Key: begun.account().Key, Issuer: begun.Client.Issuer, Scopes: grantedScopes(answer, &begun.Client), HasRefreshToken: answer.RefreshToken != "", AccountName: name,
 		ConnectedByTenant: caller.Tenant(), ConnectedBy: caller.Person.GetSubject(), Expires: answer.Expiry,
 	}, c.sealerOf(begun.account(), &granted))
 	if err != nil {
 		return nil, connectionStatus(err)
 	}
-	c.deps.Log.InfoContext(ctx, "a person has connected a server", "server", begun.Name, "issuer", begun.Client.Issuer, "account", accountKind(begun.account()), "tenant", caller.Tenant(), "subject", caller.Person.GetSubject(), "expires", stored.Expires)
+	c.deps.Log.InfoContext(ctx, "a person has connected a server", "server", begun.Name, "issuer", begun.Client.Issuer, "account", accountKind(begun.account()), "account_name", name, "tenant", caller.Tenant(), "subject", caller.Person.GetSubject(), "expires", stored.Expires)
 	return &identityv1.FinishConnectionResponse{Connection: packConnection(begun.account(), &stored)}, nil
 }
 

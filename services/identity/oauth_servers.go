@@ -28,13 +28,16 @@ type OAuthServer struct {
 	Issuer string
 	// OmitResource is true if the parameter `resource` must not be sent.
 	OmitResource bool
-	// ForEachPerson is true if each person uses her own account. Otherwise, all callers use the same account.
+	// Prompt is the parameter `prompt` of the authorization request, or [config.PromptOmit]. If it is empty, the parameter
+	// is `consent` if each person uses her own account, or if a refresh token is requested.
+	Prompt string
+	// ForEachPerson is true if each person uses her own account. Otherwise all callers use the same account.
 	ForEachPerson bool
 }
 
 func (s OAuthServer) equal(other OAuthServer) bool {
 	return s.URL == other.URL && s.CA == other.CA && s.Proxy == other.Proxy && s.ClientID == other.ClientID && s.ClientSecret == other.ClientSecret && s.Issuer == other.Issuer &&
-		s.OmitResource == other.OmitResource && s.ForEachPerson == other.ForEachPerson && slices.Equal(s.Scopes, other.Scopes)
+		s.OmitResource == other.OmitResource && s.Prompt == other.Prompt && s.ForEachPerson == other.ForEachPerson && slices.Equal(s.Scopes, other.Scopes)
 }
 
 // proxyFor returns the proxy for a request, or nil if there is none. Requests to loopback addresses use no proxy, as in
@@ -65,7 +68,7 @@ func oauthServersOf(f *config.File, env config.Env) (map[string]OAuthServer, err
 		}
 		one := OAuthServer{
 			URL: server.HTTP.URL, ClientID: from.ClientID, ClientSecret: secret, Scopes: from.Scopes, Issuer: from.Issuer, OmitResource: from.Resource == "omit",
-			ForEachPerson: server.Credentials.ForEachPerson(),
+			Prompt: from.Prompt, ForEachPerson: server.Credentials.ForEachPerson(),
 		}
 		if one.Proxy, err = proxyOf(f, server.HTTP, env); err != nil {
 			return nil, fmt.Errorf("servers.%s.http.proxy: %w", name, err)

@@ -34,6 +34,8 @@ const (
 	maxAskedScopes = 2048
 	// offlineAccess is the scope that requests a refresh token (OpenID Connect Core, section 11).
 	offlineAccess = "offline_access"
+	// openID is the scope for an ID token (OpenID Connect Core, section 3.1.2.1).
+	openID = "openid"
 	// clientName is the name with which the mesh registers itself at authorization servers.
 	clientName = "Sluice"
 )
@@ -92,13 +94,19 @@ func (c *oauthClient) refreshRefusal(err error) error {
 	return errLoginRequired
 }
 
-// authorizationURL returns the URL of the page on which the person signs in.
-func (c *oauthClient) authorizationURL(redirect, state, verifier string) string {
-	options := append(c.resourceOption(), oauth2.S256ChallengeOption(verifier))
-	if slices.Contains(c.Scopes, offlineAccess) { // OpenID Connect Core, section 11
-		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
+// requestsIDToken reports whether the authorization server may issue an ID token.
+func (c *oauthClient) requestsIDToken() bool { return slices.Contains(c.Scopes, openID) }
+
+// authorizationURL returns the page on which the person signs in. The argument prompt is a parameter of the request,
+// which is omitted if it is empty.
+func (a *attempt) authorizationURL(state, prompt string) string {
+	options := append(a.Client.resourceOption(), oauth2.S256ChallengeOption(a.Verifier))
+	for name, value := range map[string]string{"prompt": prompt, "nonce": a.Nonce} {
+		if value != "" {
+			options = append(options, oauth2.SetAuthURLParam(name, value))
+		}
 	}
-	return c.config(redirect).AuthCodeURL(state, options...)
+	return a.Client.config(a.Redirect).AuthCodeURL(state, options...)
 }
 
 // resourceOption returns the parameter `resource` of a request.

@@ -87,7 +87,7 @@ func (c catalogServer) ReportTools(stream reportStream) error {
 	defer done()
 	report := catalog.Report{Version: head.GetProtocolVersion(), Whole: head.GetWhole(), LeftOut: head.GetLeftOut()}
 	if !own {
-		report.To = reporterKey(caller)
+		report.To, report.OfPerson = reporterKey(caller), head.GetAccountOfPerson()
 	}
 	indexes, err := readTools(ctx, tools, &report)
 	if err != nil {

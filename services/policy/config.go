@@ -71,7 +71,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		if err != nil {
 			return Config{}, fmt.Errorf("servers.%s.pin: %w", name, err)
 		}
-		cfg.Servers[name] = catalog.Settings{Mode: mode, Trusted: server.Trusted}
+		cfg.Servers[name] = catalog.Settings{Mode: mode, Trusted: server.Trusted, ForEachPerson: server.Credentials.ForEachPerson()}
 	}
 	cfg.Stored, cfg.MaxStoreAge = f.PoliciesInStore(), f.Stores.PolicyMaxAge
 	cfg.Changes = changeTerms(f.Approvals.PolicyChanges)

@@ -409,8 +409,12 @@ type Connection struct {
 	Problem string `protobuf:"bytes,10,opt,name=problem,proto3" json:"problem,omitempty"`
 	// Person whose account the connection uses. It is absent for an account that belongs to no person.
 	Person *Person `protobuf:"bytes,11,opt,name=person,proto3" json:"person,omitempty"`
-	// Whether the account is used only to list the tools of a server at which each person uses her own account.
-	ForDiscovery  bool `protobuf:"varint,12,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
+	// Whether the account is only for listing the tools of a server at which each person uses her own account.
+	ForDiscovery bool `protobuf:"varint,12,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
+	// Name of the account at the server: preferred_username, email or sub of the ID token, at most 256 bytes. The
+	// authorization server has chosen it. It is empty if the authorization server has issued no ID token at the sign-in,
+	// or if the ID token can't be used.
+	AccountName   string `protobuf:"bytes,13,opt,name=account_name,json=accountName,proto3" json:"account_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -527,6 +531,13 @@ func (x *Connection) GetForDiscovery() bool {
 		return x.ForDiscovery
 	}
 	return false
+}
+
+func (x *Connection) GetAccountName() string {
+	if x != nil {
+		return x.AccountName
+	}
+	return ""
 }
 
 // ListConnectionsRequest selects a page of the connections.
@@ -965,7 +976,7 @@ const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\x06Person\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\x02R\asubject\"\xfb\x03\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x02R\asubject\"\x9e\x04\n" +
 	"\n" +
 	"Connection\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x129\n" +
@@ -980,7 +991,8 @@ const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\aproblem\x18\n" +
 	" \x01(\tR\aproblem\x122\n" +
 	"\x06person\x18\v \x01(\v2\x1a.sluice.identity.v1.PersonR\x06person\x12#\n" +
-	"\rfor_discovery\x18\f \x01(\bR\fforDiscovery\"A\n" +
+	"\rfor_discovery\x18\f \x01(\bR\fforDiscovery\x12!\n" +
+	"\faccount_name\x18\r \x01(\tR\vaccountName\"A\n" +
 	"\x16ListConnectionsRequest\x12'\n" +
 	"\n" +
 	"page_token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\x83\x01\n" +

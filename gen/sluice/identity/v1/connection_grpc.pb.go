@@ -61,9 +61,11 @@ type ConnectionServiceClient interface {
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
 	//	FAILED_PRECONDITION  CONNECTION_ATTEMPT_ENDED: the attempt was started more than 15 minutes ago, by another
-	//	                     person, or with another configuration of the server; start again
+	//	                     person, or with another configuration of the server, or it has succeeded, or three codes were
+	//	                     exchanged for it; start again
 	//	                     AUTHORIZATION_REFUSED: the authorization server has refused the code
 	//	RESOURCE_EXHAUSTED   TOO_MANY_CONNECTIONS: the people of the tenant have too many connections
+	//	                     TOO_MANY_SIGN_INS: as for StartConnection; the first code of an attempt does not count
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: as for StartConnection
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be stored; start again
 	//	PERMISSION_DENIED    TENANT_REFUSED: as for StartConnection
@@ -190,9 +192,11 @@ type ConnectionServiceServer interface {
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
 	//	FAILED_PRECONDITION  CONNECTION_ATTEMPT_ENDED: the attempt was started more than 15 minutes ago, by another
-	//	                     person, or with another configuration of the server; start again
+	//	                     person, or with another configuration of the server, or it has succeeded, or three codes were
+	//	                     exchanged for it; start again
 	//	                     AUTHORIZATION_REFUSED: the authorization server has refused the code
 	//	RESOURCE_EXHAUSTED   TOO_MANY_CONNECTIONS: the people of the tenant have too many connections
+	//	                     TOO_MANY_SIGN_INS: as for StartConnection; the first code of an attempt does not count
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: as for StartConnection
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be stored; start again
 	//	PERMISSION_DENIED    TENANT_REFUSED: as for StartConnection

@@ -36,7 +36,8 @@ func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, maxA
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
 		version = found.Version // the server lists its tools in this revision, even if the client uses another revision
 	}
-	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, maxAge)
+	list := toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal, OfPerson: x.Server.ForEachPerson}
+	return x.Deps.Catalogue.Report(ctx, list, answer, maxAge)
 }
 
 // latestDiscovery returns the gateway's own list of the server's tools, or nil if the list could not be read. It waits

@@ -22,8 +22,8 @@ var (
 const (
 	// MaxConnections is the maximum number of connections of all people in one tenant.
 	MaxConnections = 20_000
-	// deletedFor is how long the row of a deleted connection is kept after the connection's last access token was issued.
-	// No gateway keeps an access token for so long.
+	// deletedFor is how long a connection of a person stays stored after it was deleted. A connection that the person
+	// makes later begins with generation 1. No gateway uses a deleted access token for so long.
 	deletedFor = 24 * time.Hour
 )
 
@@ -46,7 +46,9 @@ type Connection struct {
 	// Issuer identifies the authorization server. Scopes are the granted scopes, separated by spaces.
 	Issuer, Scopes  string
 	HasRefreshToken bool
-	Connected       time.Time
+	// AccountName is the name of the account in the ID token of the sign-in. It is empty if there was no ID token.
+	AccountName string
+	Connected   time.Time
 	// ConnectedByTenant and ConnectedBy are the tenant and the subject of the person who has signed in.
 	ConnectedByTenant, ConnectedBy string
 	// Refreshed is when the access token was issued, and Expires when it expires. Expires is zero if this time is not
@@ -104,7 +106,7 @@ func (s *Store) Connect(ctx context.Context, want Connection, seal Sealer) (stor
 // makeRoom deletes the rows of connections in a tenant that were deleted more than deletedFor ago. It returns
 // [ErrTooManyConnections] if the tenant can't have another connection.
 func makeRoom(ctx context.Context, tx *sqlstore.Tx, tenant string) error {
-	_, err := tx.ExecContext(ctx, "DELETE FROM identity_connections WHERE tenant = $1 AND person <> '' AND sealed = $2 AND refreshed < $3",
+	_, err := tx.ExecContext(ctx, "DELETE FROM identity_connections WHERE tenant = $1 AND person <> '' AND sealed = $2 AND deleted < $3",
 		tenant, []byte{}, sqlstore.Micros(tx.Now.Add(-deletedFor)))
 	if err != nil {
 		return err
@@ -121,10 +123,10 @@ func makeRoom(ctx context.Context, tx *sqlstore.Tx, tenant string) error {
 
 func insertConnection(ctx context.Context, tx *sqlstore.Tx, c *Connection) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_connections (server, tenant, person, generation, sealed, issuer, scopes, has_refresh_token,
-		connected, connected_by_tenant, connected_by, refreshed, expires, login_required, problem, lease, lease_until, refused_generation)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, '', '', 0, 0)`,
+		connected, connected_by_tenant, connected_by, refreshed, expires, login_required, problem, lease, lease_until, refused_generation, deleted, account_name)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, '', '', 0, 0, 0, $14)`,
 		c.Server, c.Tenant, c.Person, c.Generation, c.Sealed, c.Issuer, c.Scopes, number(c.HasRefreshToken), sqlstore.Micros(c.Connected),
-		c.ConnectedByTenant, c.ConnectedBy, sqlstore.Micros(c.Refreshed), microsOrZero(c.Expires))
+		c.ConnectedByTenant, c.ConnectedBy, sqlstore.Micros(c.Refreshed), microsOrZero(c.Expires), c.AccountName)
 	return err
 }
 
@@ -183,7 +185,7 @@ func (s *Store) Disconnect(ctx context.Context, of Key) error {
 			return ErrConnectionUnknown
 		}
 		_, err = tx.ExecContext(ctx, `UPDATE identity_connections SET generation = generation + 1, sealed = $4, has_refresh_token = 0, expires = 0,
-			login_required = 1, problem = '', lease = '', lease_until = 0 `+ofKey, of.Server, of.Tenant, of.Person, []byte{})
+			login_required = 1, problem = '', lease = '', lease_until = 0, deleted = $5, account_name = '' `+ofKey, of.Server, of.Tenant, of.Person, []byte{}, sqlstore.Micros(tx.Now))
 		return err
 	})
 }
@@ -278,7 +280,7 @@ func readConnections(ctx context.Context, tx *sqlstore.Tx, where string, args ..
 		var c Connection
 		var hasRefresh, connected, refreshed, expires, loginRequired int64
 		if err := rows.Scan(&c.Server, &c.Tenant, &c.Person, &c.Generation, &c.Sealed, &c.Issuer, &c.Scopes, &hasRefresh, &connected, &c.ConnectedByTenant, &c.ConnectedBy,
-			&refreshed, &expires, &loginRequired, &c.Problem, &c.Lease, &c.RefusedGeneration); err != nil {
+			&refreshed, &expires, &loginRequired, &c.Problem, &c.Lease, &c.RefusedGeneration, &c.AccountName); err != nil {
 			return fmt.Errorf("read a connection: %w", err)
 		}
 		c.HasRefreshToken, c.LoginRequired = hasRefresh != 0, loginRequired != 0
@@ -289,7 +291,7 @@ func readConnections(ctx context.Context, tx *sqlstore.Tx, where string, args ..
 		out = append(out, c)
 		return nil
 	}, `SELECT server, tenant, person, generation, sealed, issuer, scopes, has_refresh_token, connected, connected_by_tenant, connected_by, refreshed, expires,
-		login_required, problem, lease, refused_generation FROM identity_connections `+where, args...)
+		login_required, problem, lease, refused_generation, account_name FROM identity_connections `+where, args...)
 	return out, err
 }
 

@@ -40,7 +40,7 @@ func (t *Tool) ClassWith(d *Definition) Class {
 // Facts returns the facts about a tool for calls that use the definition with the given digest. s may be nil if no
 // gateway has reported a list from the server.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
-	f := engine.Facts{Status: s.status(name, digest, set.Mode)}
+	f := engine.Facts{Status: s.status(name, digest, set)}
 	if s == nil || s.Tools[name] == nil {
 		return f
 	}
@@ -84,7 +84,7 @@ func (t *Tool) findDefinition(digest []byte) *Definition {
 	return t.FindDefinition(Digest(digest))
 }
 
-func (s *Server) status(name string, digest []byte, mode Mode) engine.Status {
+func (s *Server) status(name string, digest []byte, set Settings) engine.Status {
 	var t *Tool
 	if s != nil {
 		t = s.Tools[name]
@@ -92,15 +92,20 @@ func (s *Server) status(name string, digest []byte, mode Mode) engine.Status {
 	switch {
 	case s != nil && s.Quarantine != nil, t != nil && t.Quarantine != nil:
 		return engine.Quarantined
-	case mode == Off:
+	case set.Mode == Off:
 		return engine.Callable
+	}
+	d := t.findDefinition(digest)
+	switch {
+	case d == nil && set.ForEachPerson && len(digest) > 0:
+		return engine.NotStored
 	case t == nil:
 		return engine.Unlisted
-	}
-	if d := t.findDefinition(digest); d == nil || d.State != Accepted || t.StoppedByChange() {
+	case d == nil || d.State != Accepted || t.StoppedByChange():
 		return engine.Changed
+	default:
+		return engine.Callable
 	}
-	return engine.Callable
 }
 
 // Sum returns a digest of the parts of a server's state that affect decisions. The digest also includes the version of
@@ -109,6 +114,9 @@ func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	var b []byte
 	part := func(text string) { b = append(binary.AppendUvarint(b, uint64(len(text))), text...) }
 	part(fmt.Sprintf("%s %d %t %d %t", s.Name, set.Mode, set.Trusted, classifier, s.Quarantine != nil))
+	if set.ForEachPerson {
+		part("for each person")
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
 		t := s.Tools[name]
 		if t.Override == nil && t.Quarantine == nil && !t.has(Accepted) {

@@ -43,7 +43,10 @@ type Report struct {
 	Whole bool
 	// To is the principal to whom the server sent the list. It is empty if the gateway requested the list for itself.
 	To string
-	// Tools contains the tools in the list. All names are distinct.
+	// OfPerson is true if the server sent the list to the account of a person. Definitions in the list that are not known
+	// are not stored.
+	OfPerson bool
+	// Tools contains the tools in the list. No two of them have the same name.
 	Tools []ListedTool
 	// LeftOut contains the names of the listed tools that are not in Tools, because they exceed the limits or can't be
 	// parsed.
@@ -156,7 +159,10 @@ func (w *reportRun) changedTool(s *Server, name string) *Tool {
 // index is the tool's index in the report.
 func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) (State, error) {
 	known := s.Tools[l.Name].FindDefinition(l.Digest)
-	if known == nil {
+	switch {
+	case known == nil && w.To != "" && (w.OfPerson || set.ForEachPerson):
+		return Waiting, nil
+	case known == nil:
 		return w.add(s, index, l, set)
 	}
 	listed := (!w.Whole || slices.Contains(known.WholeVersions, w.Version)) && (w.To != "" || known.ListedTo == "")

@@ -20,6 +20,9 @@ type Settings struct {
 	Mode Mode
 	// Trusted is true if the annotations of the server's tools are trusted.
 	Trusted bool
+	// ForEachPerson is true if each person uses her own account of the server. Definitions that the server sends to the
+	// account of a person are then not stored, because they can contain data of this person.
+	ForEachPerson bool
 }
 
 // ParseMode returns the mode with the given name in the configuration.

@@ -48,10 +48,13 @@ const (
 	Changed
 	// Quarantined means that an operator has stopped the tool or its server.
 	Quarantined
+	// NotStored means that the gateway has received this definition only with the accounts of people. Such definitions
+	// are not stored, so no operator can accept them.
+	NotStored
 )
 
 func (s Status) String() string {
-	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Status")
+	return nameOf([]string{"unlisted", "callable", "changed", "quarantined", "not stored"}, int(s), "Status")
 }
 
 // refusal returns the code and the message for refused calls to a tool with this status. Both are empty if the status
@@ -62,6 +65,8 @@ func (s Status) refusal(server string) (Code, string) {
 		return "", ""
 	case Changed:
 		return ToolChanged, "the tool's definition is new or has changed, and the tool can't be called until an operator has accepted it; an operator reads the change with `sluice catalog diff " + server + "`"
+	case NotStored:
+		return ToolChanged, "the server has sent this definition of the tool to the account of a person, but not to the account with which the mesh lists tools; it is not stored, so it can't be accepted; an operator can run `sluice connect " + server + " --discovery` with an account that has this tool, or set `pin: off` for the server"
 	case Quarantined:
 		return ToolQuarantined, "an operator has stopped the tool or its server; it can't be called until an operator ends the quarantine"
 	case Unlisted:

@@ -21,10 +21,12 @@ import (
 // connectionRecord is a sign-in at a server in the JSON output.
 type connectionRecord struct {
 	Server string `json:"server"`
-	// Tenant and Person identify the person to whom the account belongs. They are empty if it belongs to no person.
+	// Tenant and Person identify the person whose account it is. They are empty if the account belongs to no person.
+	// AccountName is the name of the account at the server, or empty if it is not known.
 	Tenant          string    `json:"tenant,omitzero"`
 	Person          string    `json:"person,omitzero"`
 	ForDiscovery    bool      `json:"forDiscovery,omitzero"`
+	AccountName     string    `json:"accountName,omitzero"`
 	State           string    `json:"state"`
 	Issuer          string    `json:"issuer,omitzero"`
 	Scopes          []string  `json:"scopes,omitempty"`
@@ -44,7 +46,7 @@ func newConnectionRecord(c *identityv1.Connection) connectionRecord {
 		return at.AsTime().Local()
 	}
 	return connectionRecord{
-		Server: c.GetServer(), Tenant: c.GetPerson().GetTenant(), Person: c.GetPerson().GetSubject(), ForDiscovery: c.GetForDiscovery(), State: enum.Name(c.GetState()), Issuer: c.GetIssuer(), Scopes: c.GetScopes(), Connected: local(c.GetConnected()), ConnectedBy: c.GetConnectedBy(),
+		Server: c.GetServer(), Tenant: c.GetPerson().GetTenant(), Person: c.GetPerson().GetSubject(), ForDiscovery: c.GetForDiscovery(), AccountName: c.GetAccountName(), State: enum.Name(c.GetState()), Issuer: c.GetIssuer(), Scopes: c.GetScopes(), Connected: local(c.GetConnected()), ConnectedBy: c.GetConnectedBy(),
 		Refreshed: local(c.GetRefreshed()), Expires: local(c.GetExpires()), HasRefreshToken: c.GetHasRefreshToken(), Problem: c.GetProblem(),
 	}
 }
@@ -173,6 +175,12 @@ func (t *tool) printConnected(c connectionRecord) error {
 		t.printf("connected: the mesh is signed in at %s", c.Server)
 	}
 	switch {
+	case c.AccountName != "":
+		t.printf("signed in as: %s", safetext.Escape(c.AccountName))
+	default:
+		t.printf("signed in as: the authorization server has not named the account; check on its page that it is the right one")
+	}
+	switch {
 	case len(c.Scopes) > 0:
 		t.printf("scopes: %s", strings.Join(c.Scopes, " "))
 	default:
@@ -268,9 +276,9 @@ func (t *tool) printConnections(all []connectionRecord) error {
 	}
 	rows := make([][]string, len(all))
 	for i, one := range all {
-		rows[i] = []string{one.Server, one.account(), one.State, orDash(one.Issuer), orDash(one.ConnectedBy), orDash(tokenTime(one.Connected)), orDash(tokenTime(one.Refreshed)), orDash(tokenTime(one.Expires))}
+		rows[i] = []string{one.Server, one.account(), orDash(safetext.Escape(one.AccountName)), one.State, orDash(one.Issuer), orDash(one.ConnectedBy), orDash(tokenTime(one.Connected)), orDash(tokenTime(one.Refreshed)), orDash(tokenTime(one.Expires))}
 	}
-	if err := t.table([]string{"SERVER", "ACCOUNT", "STATE", "ISSUER", "CONNECTED BY", "CONNECTED", "REFRESHED", "EXPIRES"}, rows); err != nil {
+	if err := t.table([]string{"SERVER", "ACCOUNT", "SIGNED IN AS", "STATE", "ISSUER", "CONNECTED BY", "CONNECTED", "REFRESHED", "EXPIRES"}, rows); err != nil {
 		return err
 	}
 	for _, one := range all {
