@@ -53,8 +53,8 @@ func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *polic
 	return c.apply(ctx, caller)
 }
 
-// storeDocuments makes documents active in the store. The parameter by is the approval of the change, or nil if changes
-// need no approval. storeDocuments returns the active revision, and reports whether this revision is new.
+// storeDocuments makes documents active in the store. by is the approval of the change. It is nil if changes need no
+// approval. storeDocuments returns the active revision, and reports whether this revision is new.
 func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments, by *changeApproval) (*store.Revision, bool, error) {
 	raw, err := packDocuments(compiled.documents)
 	if err != nil {
@@ -113,9 +113,9 @@ func invalidError(err error) error {
 // the active revision is not suitable for this purpose, because it changes whenever the catalog changes.
 const NoDocuments = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// expected converts the expected_revision of a request. This is the id of documents, the id of the active revision,
-// [NoDocuments], or empty. The result points to the id of the documents that must be active. It points to "" if no
-// documents may be active, and is nil if any documents may be active.
+// expected converts the expected_revision of a request. The expected_revision is the id of some documents, the id of
+// the active revision, [NoDocuments], or empty. The result points to the id of the documents that must be active. It
+// points to "" if no documents may be active, and is nil if any documents may be active.
 func (a *activeSet) expected(revision string) *string {
 	switch revision {
 	case "":

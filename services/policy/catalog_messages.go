@@ -27,12 +27,12 @@ const (
 	maxPageDefinitions = 100
 )
 
-// toolRenderer converts the tools of a server to protobuf messages. It reads data that several tools share only once.
+// toolRenderer converts the tools of a server to protobuf messages. Data that several tools share is read only once.
 type toolRenderer struct {
 	server   *catalog.Server
 	settings catalog.Settings
 	store    *store.Store
-	// single is true if only one tool is converted. Then only this tool's definition is read from the store.
+	// single is true if only one tool is converted. In this case, no other tool's definition is read from the store.
 	single bool
 	texts  map[catalog.Digest]string
 	// namesBySkeleton is the result of [catalog.Server.NamesBySkeleton]. It is nil until it is needed.

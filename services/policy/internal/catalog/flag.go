@@ -6,7 +6,7 @@ import (
 )
 
 // Flag returns the reason why [Server.AcceptAll] does not accept a definition, so that an operator must accept it
-// individually. It returns "" if AcceptAll accepts the definition. The parameter looks must be the result of
+// individually. It returns "" if AcceptAll accepts the definition. looks must be the result of
 // [Server.NamesBySkeleton].
 func (d *Definition) Flag(name string, looks map[string][]string) string {
 	switch {
@@ -23,9 +23,10 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 	}
 }
 
-// NewlyWaiting returns the sorted names of the tools with a waiting definition that affects all sessions in a later
-// state of the server but not in s. A definition that waits for an operator's decision affects all sessions if the
-// gateway itself has listed it, or if it is in the newest whole list of a protocol version.
+// NewlyWaiting compares the server s with a later state of the same server. It returns the sorted names of the tools
+// that have a waiting definition for all sessions in the later state but not in s. A definition that waits for an
+// operator's decision affects all sessions if the gateway itself has listed it, or if it is in the newest whole list of
+// a protocol version.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0)
