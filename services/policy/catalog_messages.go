@@ -196,12 +196,12 @@ func digestOf(text []byte) (d catalog.Digest) {
 	return d
 }
 
-// truncate shortens a string to a maximum number of bytes without splitting a character.
-func truncate(text string, most int) string {
-	if len(text) <= most {
+// truncate shortens a string to at most limit bytes without splitting a character.
+func truncate(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "")
+	return strings.ToValidUTF8(text[:limit], "")
 }
 
 func packClassification(c catalog.Class) *policyv1.Classification {

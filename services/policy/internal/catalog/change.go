@@ -62,8 +62,8 @@ func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 	if !bytes.Equal(s.WaitingDigest(), digest) {
 		return nil, 0, ErrChanged
 	}
-	looks := s.NamesBySkeleton()
-	next, accepted := s.acceptWaiting(by, func(name string, d *Definition) bool { return d.Flag(name, looks) == "" })
+	bySkeleton := s.NamesBySkeleton()
+	next, accepted := s.acceptWaiting(by, func(name string, d *Definition) bool { return d.Flag(name, bySkeleton) == "" })
 	return next, accepted, nil
 }
 
