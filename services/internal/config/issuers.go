@@ -39,8 +39,8 @@ type Issuer struct {
 	// Subject is a template of the caller's subject, with claims as JSON Pointers in braces. Empty means `NAME/{/sub}`
 	// with the issuer's name.
 	Subject string `yaml:"subject"`
-	// Realm is the same for issuers that identify the same people. Issuers of one tenant whose subjects do not begin with
-	// their own names must have the same realm.
+	// Realm is a name that issuers share if they identify the same people. Issuers of one tenant whose subjects do not
+	// begin with their own names must have the same realm.
 	Realm string `yaml:"realm"`
 	// Groups selects the claim that lists the caller's groups.
 	Groups *IssuerGroups `yaml:"groups"`

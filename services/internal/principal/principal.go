@@ -52,7 +52,7 @@ func Person(p *identityv1.Principal) Key {
 }
 
 // Owner returns the key of the person whose accounts at MCP servers a principal uses. This person is the principal's
-// owner. For an agent of the mesh, it is the owner of the principal at the end of the chain of the agent's creators.
+// owner. For an agent of the mesh, follow the chain of its creators to the end: it is the owner of the last principal.
 // Owner returns the zero key if no person is known, for example for a workload. In this case, [Person] returns the key
 // of the principal itself.
 func Owner(p *identityv1.Principal) Key {

@@ -87,20 +87,20 @@ func joined(parts []run) string {
 
 // cut returns at most the given number of characters from the beginning of a string. It also reports whether the string
 // is longer.
-func cut(text string, most int) (string, bool) {
+func cut(text string, limit int) (string, bool) {
 	for at := range text {
-		if most == 0 {
+		if limit == 0 {
 			return text[:at], true
 		}
-		most--
+		limit--
 	}
 	return text, false
 }
 
 // short shortens a string to the given number of characters, at the end of a word if possible, and appends an ellipsis.
 // It does not change a string that is not longer.
-func short(text string, most int) string {
-	begin, more := cut(text, most)
+func short(text string, limit int) string {
+	begin, more := cut(text, limit)
 	if !more {
 		return text
 	}

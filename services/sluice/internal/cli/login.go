@@ -268,8 +268,8 @@ func (t *tool) logout() *cobra.Command {
 	return &cobra.Command{
 		Use:   "logout",
 		Short: "End the session of `login`",
-		Long: `End the session of ` + "`" + t.self + " login`" + `, and delete its token from this machine. When the command has
-ended, no service accepts this token. You stay signed in at the issuer.`,
+		Long: `End the session of ` + "`" + t.self + " login`" + `, and delete its token from this machine. Once the command
+returns, no service accepts this token. You stay signed in at the issuer.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()

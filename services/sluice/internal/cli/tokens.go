@@ -355,9 +355,9 @@ func (t *tool) listTokens() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the tokens, with their agents, people, expiry and last use",
-		Long: `List the valid tokens, including tokens of the configuration and sessions of people, without the
-secrets. PERSON holds the token, or is the person for whom the agent works. The last use is
-exact to about a minute, and unknown for tokens of the configuration.`,
+		Long: `List the valid tokens, including tokens in the configuration and sessions of people, without the
+secrets. PERSON holds the token, or is the person for whom the agent works. The time of
+the last use is accurate to about a minute, and is not known for tokens in the configuration.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return t.withIdentity(c.Context(), func(ctx context.Context, client identityv1.IdentityServiceClient) error {
@@ -433,8 +433,8 @@ func (t *tool) revokeToken() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke (ID | --agent NAME)",
 		Short: "Revoke a token, or all tokens of an agent, immediately",
-		Long: `Revoke a token, or all tokens of an agent. When the command has ended, no gateway accepts them.
-Calls that were already sent end normally. To revoke a token of the configuration, remove it
+		Long: `Revoke a token, or all tokens of an agent. Once the command returns, no gateway accepts them.
+Calls that were already sent end normally. To revoke a token in the configuration, remove it
 from the file; no restart is necessary.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeToken,

@@ -43,9 +43,9 @@ func (t *tool) up() *cobra.Command {
 		Long: `Run all services of the mesh in one process. Without a configuration, up runs a demo server
 under a starter policy, and creates tokens for an agent and an operator in the data folder.
 
-Without --config, up uses sluice.yaml in the working folder, if only you can write the file and
-the folder. It shows what the file would start and use, and asks you to agree, once for each
-content. Without a terminal, set --config.`,
+Without --config, up uses sluice.yaml in the working folder, provided that no other user can
+write to the file or the folder. It shows what the file would start and use, and asks you to
+confirm. It asks again only when the file has changed. Without a terminal, set --config.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
