@@ -24,9 +24,9 @@ import (
 // the prefix, a signature of this package is not valid in TLS, and a TLS signature is not valid in this package.
 const domain = "sluice-decision-1\x00"
 
-// principalFormat names the format from which a principal's digest is computed. jwtFormat names the format that is used
-// if a JWT has identified the caller or a principal in its delegation chain. All other principals use the first format,
-// which versions without support for JWTs also use.
+// principalFormat names the format from which a principal's digest is computed. jwtFormat names the format for a
+// principal if a JWT has identified it or a principal in its delegation chain. All other principals use
+// principalFormat, which is also the format of versions without support for JWTs.
 const (
 	principalFormat = "sluice-principal-1"
 	jwtFormat       = "sluice-principal-2"

@@ -85,8 +85,7 @@ func joined(parts []run) string {
 	return out.String()
 }
 
-// cut returns at most the given number of characters from the beginning of a string. It also reports whether the string
-// is longer.
+// cut returns at most limit characters from the beginning of a string. It also reports whether the string is longer.
 func cut(text string, limit int) (string, bool) {
 	for at := range text {
 		if limit == 0 {
@@ -97,8 +96,8 @@ func cut(text string, limit int) (string, bool) {
 	return text, false
 }
 
-// short shortens a string to the given number of characters, at the end of a word if possible, and appends an ellipsis.
-// It does not change a string that is not longer.
+// short shortens a string to limit characters, at the end of a word if possible, and appends an ellipsis. It returns a
+// string of at most limit characters unchanged.
 func short(text string, limit int) string {
 	begin, more := cut(text, limit)
 	if !more {

@@ -368,15 +368,15 @@ func (t *tool) printCaller(token *identityv1.Token) error {
 	})
 }
 
-// readLimited reads a file, or standard input if the path is -. It returns an error if there are more than most bytes.
-func readLimited(path string, most int64) ([]byte, error) {
+// readLimited reads a file, or standard input if the path is -. It returns an error if there are more than limit bytes.
+func readLimited(path string, limit int64) ([]byte, error) {
 	if path == "-" {
-		return readUpTo(os.Stdin, most)
+		return readUpTo(os.Stdin, limit)
 	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close() //nolint:errcheck // the file was only read
-	return readUpTo(file, most)
+	return readUpTo(file, limit)
 }

@@ -179,7 +179,7 @@ func addDefaults(ctx context.Context, group *errgroup.Group, f *config.File, log
 }
 
 // announceWhenReady waits until the mesh is ready and then announces it, so that commands and clients find it. If ctx
-// is done first, it returns nil without an error, because this is not a failure.
+// is done first, it returns nil, because this is not a failure.
 func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, idle idleFlags) (*running.Announcement, error) {
 	ready, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
