@@ -38,8 +38,8 @@ type File struct {
 	PublicURL string `yaml:"public_url"`
 	// Auth says how callers are identified.
 	Auth Auth `yaml:"auth"`
-	// Groups maps the name of a group (1 to 128 bytes) to subjects. They have these groups in addition to those of their
-	// tokens, at most 256 in total.
+	// Groups maps the name of a group (1 to 128 bytes) to subjects. A subject belongs to these groups in addition to the
+	// groups of its token, at most 256 in total.
 	Groups map[string][]string `yaml:"groups"`
 	// TLS configures mutual TLS between services that run in separate processes.
 	TLS TLS `yaml:"tls"`

@@ -52,8 +52,8 @@ type readKey struct {
 	below *shape
 }
 
-// find returns the shape of the value of the key with the given name. alike is empty if the expression reads this key.
-// If it instead reads a key whose name differs only by case, `_` or `-`, alike is the name of that key.
+// find returns the shape of the value of the key with the given name. If the expression does not read this key, but
+// reads a key that differs only by case, `_` or `-`, alike is the name of that key. Otherwise alike is empty.
 func (s *shape) find(name string) (below *shape, alike string) {
 	for i := range s.keys {
 		if s.keys[i].name == name {
