@@ -14,7 +14,7 @@ import (
 //   - REVISION is the first 16 digits of the revision.
 //
 // The parts have constant lengths, so the text of a later token is greater in a comparison of strings. If two tokens
-// contain different numbers of stored revisions, the greater number is the later one, whatever the times are.
+// contain different revision numbers, the token with the greater number is later, regardless of the times.
 type activationToken struct {
 	stored bool
 	number int64

@@ -53,9 +53,9 @@ func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *polic
 	return c.apply(ctx, caller)
 }
 
-// storeDocuments makes documents active in the store. The parameter by is the approval of the change, or nil if changes
-// need no approval. storeDocuments returns the active revision, and reports whether this revision is new.
-func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments, by *changeApproval) (*store.Revision, bool, error) {
+// storeDocuments makes documents active in the store. approval is nil if changes need no approval. storeDocuments
+// returns the active revision, and reports whether this revision is new.
+func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments, approval *changeApproval) (*store.Revision, bool, error) {
 	raw, err := packDocuments(compiled.documents)
 	if err != nil {
 		return nil, false, fmt.Errorf("store the policy documents: %w", err)
@@ -65,8 +65,8 @@ func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req 
 		ID: documentsID(compiled.documents), Documents: raw, Author: caller.Person.GetSubject(), Reason: req.GetComment(),
 		Expected: known.expected(req.GetExpectedRevision()), Known: *known.stored, Again: known.rejected != nil,
 	}
-	if by != nil {
-		want.Replaces, want.Approval, want.ApprovedBy = &by.replaces, by.id, by.people
+	if approval != nil {
+		want.Replaces, want.Approval, want.ApprovedBy = &approval.replaces, approval.id, approval.people
 	}
 	active, changed, err := s.store.ActivateRevision(ctx, want)
 	switch {
@@ -113,9 +113,9 @@ func invalidError(err error) error {
 // the active revision is not suitable for this purpose, because it changes whenever the catalog changes.
 const NoDocuments = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// expected converts the expected_revision of a request. This is the id of documents, the id of the active revision,
-// [NoDocuments], or empty. The result points to the id of the documents that must be active. It points to "" if no
-// documents may be active, and is nil if any documents may be active.
+// expected converts the expected_revision of a request. The expected_revision is the id of some documents, the id of
+// the active revision, [NoDocuments], or empty. The result points to the id of the documents that must be active. It
+// points to "" if no documents may be active, and is nil if any documents may be active.
 func (a *activeSet) expected(revision string) *string {
 	switch revision {
 	case "":

@@ -52,8 +52,8 @@ func (c *compiledSchema) check(params string) error {
 }
 
 // argumentCheck returns a function that validates the arguments in a call's params. It uses the input schema in the
-// tool definition with the given digest. If the definition is unknown, argumentCheck returns nil. The server may be
-// nil.
+// tool definition with the given digest. If the definition is unknown, argumentCheck returns nil. The parameter server
+// may be nil.
 func (s *Service) argumentCheck(ctx context.Context, server *catalog.Server, tool string, digest []byte) (func(params string) error, error) {
 	if server == nil || len(digest) != len(catalog.Digest{}) || server.Tools[tool].FindDefinition(catalog.Digest(digest)) == nil {
 		return nil, nil //nolint:nilnil // nil makes a rule with forward: strict refuse the call

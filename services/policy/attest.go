@@ -30,8 +30,8 @@ func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.Deci
 		&policyv1.DecisionStatement{ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt()})
 }
 
-// sign signs the decision on a principal's call. The parameter use contains the approval and the attempt to which the
-// signature applies.
+// sign signs the decision on a principal's call. use names the approval, and the attempt to make the call, for which
+// the signature is valid.
 func (s *Service) sign(set *activeSet, principal *identityv1.Principal, call *approvalv1.BoundCall, d *policyv1.Decision, use *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
 	digest, err := binding.DigestIgnoringDefinition(principal, call.GetCall())
 	if err != nil {

@@ -43,7 +43,7 @@ func newCatalogSnapshot() *catalogSnapshot {
 }
 
 // with returns a copy of the snapshot that contains the given servers, as they are in the given catalog version. A
-// server that the snapshot already contains in this version or a newer one is not replaced.
+// server is not replaced if the snapshot already contains it in this version or a newer one.
 func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Settings, servers ...*catalog.Server) *catalogSnapshot {
 	next := &catalogSnapshot{servers: maps.Clone(k.servers), versions: maps.Clone(k.versions), sums: maps.Clone(k.sums)}
 	for _, s := range servers {

@@ -27,12 +27,12 @@ const (
 	maxPageDefinitions = 100
 )
 
-// toolRenderer converts the tools of a server to protobuf messages. It reads data that several tools share only once.
+// toolRenderer converts the tools of a server to protobuf messages. Data that several tools share is read only once.
 type toolRenderer struct {
 	server   *catalog.Server
 	settings catalog.Settings
 	store    *store.Store
-	// single is true if only one tool is converted. Then only this tool's definition is read from the store.
+	// single is true if only one tool is converted. In this case, no other tool's definition is read from the store.
 	single bool
 	texts  map[catalog.Digest]string
 	// namesBySkeleton is the result of [catalog.Server.NamesBySkeleton]. It is nil until it is needed.
@@ -196,12 +196,12 @@ func digestOf(text []byte) (d catalog.Digest) {
 	return d
 }
 
-// truncate shortens a string to a maximum number of bytes without splitting a character.
-func truncate(text string, most int) string {
-	if len(text) <= most {
+// truncate shortens a string to at most limit bytes without splitting a character.
+func truncate(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "")
+	return strings.ToValidUTF8(text[:limit], "")
 }
 
 func packClassification(c catalog.Class) *policyv1.Classification {

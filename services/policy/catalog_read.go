@@ -128,8 +128,8 @@ func (c catalogServer) readableServer(ctx context.Context, name string) (*catalo
 	return nil, unknownServer(name)
 }
 
-// checkMayRead returns [errOtherTenant] if the caller is a person of another tenant. The catalog contains tools that a
-// server lists only to callers of certain tenants.
+// checkMayRead returns [errOtherTenant] if the caller is a person of another tenant. Such a person must not see the
+// catalog, because it also contains tools that a server lists only to callers of certain tenants.
 func checkMayRead(ctx context.Context) error {
 	if caller := authn.CallerOf(ctx); caller.Person != nil && caller.Tenant() != homeTenant {
 		return errOtherTenant

@@ -32,8 +32,8 @@ const maxLogged = 10
 // shortened.
 const maxLeftOutName = 128
 
-// maxReports limits the number of reports, each of up to [MaxList] bytes, that are received at the same time. There is
-// one such limit for lists that callers requested, and another for lists that gateways requested for themselves.
+// maxReports limits the number of reports, each of up to [MaxList] bytes, that are received at the same time. The limit
+// applies separately to lists that callers requested and to lists that gateways requested for themselves.
 // maxReportsEach limits the number of these reports for each owner.
 const (
 	maxReports     = 8

@@ -173,7 +173,7 @@ func (c *policyChange) call() *approvalv1.BoundCall {
 }
 
 // decide returns the decision that the change needs an approval, unsigned and signed. The signature covers the approval
-// id and the attempt in use, which are empty in a request for an approval.
+// id and the attempt in use. Both are empty when an approval is requested.
 func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decision, *policyv1.SignedDecision, error) {
 	set, rule := c.service.active.Load(), canonicaljson.Sum(changeFormat)
 	d := &policyv1.Decision{
@@ -386,7 +386,7 @@ func refusedChange(r *approvalv1.Refusal) error {
 	}
 }
 
-// deniers returns the first person who denied an approval.
+// deniers returns the name of the first person who denied an approval.
 func deniers(a *approvalv1.Approval) string {
 	for _, v := range a.GetVotes() {
 		if v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY {

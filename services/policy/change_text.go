@@ -83,7 +83,7 @@ type changeComparison struct {
 	counts map[policyv1.FlipKind]int
 }
 
-// compareChange compares the active documents with the documents in a change.
+// compareChange compares the decisions of the active documents with the decisions of the changed documents.
 func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.Document) (*changeComparison, error) {
 	out := &changeComparison{flips: make(map[policyv1.FlipKind][]*policyv1.Flip), counts: make(map[policyv1.FlipKind]int)}
 	err := s.newDocumentsDiffer(s.active.Load(), maxChangeWork).diff(ctx, before, after, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {

@@ -18,12 +18,12 @@ type Config struct {
 	// documents are in the store, and [Service.ApplyDocuments] replaces them.
 	Paths  []string
 	Stored bool
-	// SessionCap multiplied by the limit for one session is the limit for all sessions of a principal together. It must be
-	// at least 1.
+	// SessionCap is a factor of at least 1. The limit for all sessions of a principal together is the limit for one
+	// session multiplied by SessionCap.
 	SessionCap int
 	People
 
-	// Decide is how long people have to decide on a call. Execute is how long after its approval a call may be made. Both
+	// Decide is how long approvers have to decide on a call. Execute is how long an approved call can still be made. Both
 	// must be positive. They are the defaults for rules that do not set these times.
 	Decide, Execute time.Duration
 	// Source is `sqlite` or the URL of a PostgreSQL database. Data is the data directory, which contains the SQLite

@@ -20,8 +20,7 @@ import (
 
 const (
 	// maxDiffTime limits the duration of a DiffRevisions or DiffCatalog request, including the time in which the request
-	// waits for other requests. After this time, the service can still send the results that it has found, for at most
-	// maxSendTime.
+	// waits for other requests. After that, the service has maxSendTime to send the results that it has found.
 	maxDiffTime, maxSendTime = 50 * time.Second, 10 * time.Second
 	// maxDiffs limits the number of DiffRevisions and DiffCatalog requests that are processed at the same time. Each
 	// person can have only one.

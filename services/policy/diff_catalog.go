@@ -203,7 +203,7 @@ type catalogDiffer struct {
 }
 
 // newCatalogDiffer compiles the active documents in the same way as DiffRevisions. Therefore it ignores emergency
-// stops, and servers that are in observe mode because of the configuration.
+// stops, and it ignores observe mode if the configuration sets it for a server.
 func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes *catalogChanges) (*catalogDiffer, error) {
 	cfg, now := s.cfg, time.Now()
 	cfg.People = *s.holders.Load()

@@ -62,8 +62,8 @@ func (c *diffClock) pause() {
 	}
 }
 
-// step reports whether the pass may compare one more call. If it returns true, a time slice has begun. It returns false
-// if ctx is done, or if the time limit or the number of steps is reached.
+// step reports whether the pass may compare one more call. If so, a time slice is running when step returns. It returns
+// false if ctx is done, or if the time limit or the number of steps is reached.
 func (c *diffClock) step(ctx context.Context) (bool, error) {
 	if c.end != nil && time.Since(c.began) > maxDiffSlice {
 		c.pause()
@@ -81,6 +81,5 @@ func (c *diffClock) step(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// ended reports whether ctx is done. If so, a comparison ends early without an error, because its totals say that it
-// ended early.
+// ended reports whether ctx is done. This is not an error: the comparison ends early, and its totals say so.
 func ended(ctx context.Context) bool { return ctx.Err() != nil }

@@ -84,8 +84,9 @@ func (d *documentsDiffer) compare(call *diffCall) ([]engine.Change, bool) {
 // A diffTarget is a tool, or a method and a name. Compared calls with the same target share a diffTarget.
 type diffTarget struct {
 	call diffCall // has neither a caller nor facts
-	// classes contains the facts about the tool to try for each caller. It is empty if only recorded calls are compared.
-	// It is also empty if listed is true, because then the facts come from the catalog.
+	// classes contains the possible facts about the tool. Each caller's call is compared once for each of them. classes is
+	// empty if only recorded calls are compared. It is also empty if listed is true, because then the facts come from the
+	// catalog.
 	classes  []engine.Facts
 	listed   bool
 	recorded []*policyv1.RecordedCall

@@ -58,8 +58,8 @@ type collectedFlip struct {
 	callers map[string]bool
 }
 
-// sendFlips compares calls and sends the flips. The function compare returns the changes for a call. Its second result
-// reports whether these are certainly all changes.
+// sendFlips compares calls and sends the flips. The function compare returns the changes for a call, and reports
+// whether these changes are certainly complete.
 func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool)) error {
 	steps := int64(-1)
 	return stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
@@ -105,7 +105,7 @@ func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], co
 	return complete, d.flush(emit)
 }
 
-// count adds a call to the totals. If certain is false, there may be further flips for the call.
+// count adds a call to the totals. If certain is false, the call might have more flips than were found.
 func (d *differ) count(call *diffCall, certain bool) {
 	d.totals.Compared++
 	if call.generated {

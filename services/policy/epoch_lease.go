@@ -19,7 +19,7 @@ import (
 
 const (
 	// maxReadAge is the maximum age of the data from the store when a lease is granted. It applies only if other processes
-	// can change the store. maxPeerDelay limits how long after a change a lease from another process can be valid.
+	// can change the store. maxPeerDelay limits how long after a change a lease from another process can still be valid.
 	maxReadAge   = 2 * pollInterval
 	maxPeerDelay = maxReadAge + epochlease.MaxDuration
 )
@@ -127,8 +127,8 @@ func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	return waitUntil(ctx, until, nil)
 }
 
-// waitUntil waits until the given time, or until the channel is closed or ctx is cancelled. It returns an error only if
-// ctx is cancelled.
+// waitUntil waits until the given time, until the channel sooner is closed, or until ctx is cancelled. It returns an
+// error only if ctx is cancelled.
 func waitUntil(ctx context.Context, until time.Time, sooner <-chan struct{}) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

@@ -81,7 +81,7 @@ func read(paths []string) ([]*policyv1.Document, error) {
 	return nil, errors.New("read the policy: the folder was replaced during each reading; it is read again")
 }
 
-// dataVersions returns the targets of the link [kubernetesData] in each path and in the parent directory of the path.
+// For each path, dataVersions returns the targets of the link [kubernetesData] in the path and in its parent directory.
 // The target is "" if there is no such link.
 func dataVersions(paths []string) []string {
 	out := make([]string, 0, 2*len(paths))

@@ -25,8 +25,8 @@ type (
 	flipSink func(flips []*policyv1.Flip) error
 	// A flipSender sends flips to the caller. Only the last call of a flipSender contains totals.
 	flipSender func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error
-	// A flipSource compares all calls and passes the flips to emit. If first is true, it also adds the calls to the
-	// totals. It returns false if the comparison ended early. Every invocation compares the same calls.
+	// A flipSource compares all calls and passes the flips to emit. Every invocation compares the same calls. Only if
+	// first is true does it add the calls to the totals. It returns false if the comparison ended early.
 	flipSource func(first bool, emit flipSink) (complete bool, err error)
 )
 
@@ -117,9 +117,8 @@ func (f *flipStream) sendOrder(flips []*policyv1.Flip, order int) error {
 	return nil
 }
 
-// finish sends the last flips and the totals. The parameter mayOpen contains rules that might open calls. Not all
-// combinations of names and groups can be compared, so the totals list the rules in mayOpen for which no flip was
-// found.
+// finish sends the last flips and the totals. mayOpen contains rules that might open calls. The totals list those rules
+// in mayOpen for which no flip was found, because not all combinations of names and groups can be compared.
 func (f *flipStream) finish(mayOpen []engine.RuleRef) error {
 	for _, r := range mayOpen {
 		if !f.opening[r.String()] && len(f.totals.GetMayOpen()) < maxDiffRules {

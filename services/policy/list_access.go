@@ -111,8 +111,8 @@ func parseAccessToken(token string) (after string, blocks int, continues bool, e
 	return after, blocks, true, nil
 }
 
-// mayKnow reports whether the response may contain a server. For people outside the tenant "default", it returns false
-// if the principal can neither call nor list any tool of the server.
+// mayKnow reports whether the response may mention a server. If the caller is outside the tenant "default", the
+// response omits servers on which the principal in the request can neither call nor list any tool.
 func (a *accessLister) mayKnow(server string) bool {
 	if !a.withhold {
 		return true

@@ -105,9 +105,9 @@ type Service struct {
 	// listSlots limits how many lists of tools or names are processed at the same time. Decisions on calls do not use
 	// these slots, so they never wait for lists.
 	listSlots *fairqueue.Queue[owner]
-	// callerReportSlots limits how many tool lists requested by callers are received at the same time. gatewayReportSlots
-	// limits this for tool lists that gateways requested for themselves. The limits are separate, so that reports by
-	// gateways never wait for reports by callers.
+	// callerReportSlots limits how many reports of tool lists are received at once if a caller requested the list.
+	// gatewayReportSlots does the same for lists that a gateway requested itself. The limits are separate so that
+	// gateways' own reports never wait for the others.
 	callerReportSlots, gatewayReportSlots *fairqueue.Queue[owner]
 	// conditionSlots limits the number of slow decisions that are made at the same time. A decision is slow if conditions
 	// read the arguments, or if the arguments are checked against a schema.
@@ -130,7 +130,7 @@ type Service struct {
 // activeSet is the active policy. It is immutable.
 type activeSet struct {
 	*engine.Set
-	// number identifies the set. Each activation increases it.
+	// number identifies the set. Each activation uses a greater number.
 	number uint64
 	// stored is the activation of the documents. It is nil if the documents come from files. It is the zero value if no
 	// documents have been applied yet.

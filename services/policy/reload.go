@@ -76,8 +76,7 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// replace activates documents, or records why they can't be used. The parameter err is the error from reading the
-// documents, or nil.
+// replace activates documents, or records why they can't be used. err is the error from reading the documents, or nil.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
 	var set *engine.Set
 	var warnings strictyaml.Errors
@@ -119,11 +118,12 @@ func (s *Service) warn(ctx context.Context) {
 	}
 }
 
-// later returns now if now is later than the previous activation. Otherwise, for example because the clock was set
-// back, it returns the time 1 ns after the previous activation. Therefore activation times always increase.
-func later(now, before time.Time) time.Time {
-	if now.UnixNano() > before.UnixNano() {
+// later returns the time now if it is later than the time previous, which is the time of the previous activation.
+// Otherwise, for example because the clock was set back, it returns the time 1 ns after previous. Therefore activation
+// times always increase.
+func later(now, previous time.Time) time.Time {
+	if now.UnixNano() > previous.UnixNano() {
 		return now
 	}
-	return before.Add(1)
+	return previous.Add(1)
 }

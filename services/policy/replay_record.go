@@ -34,7 +34,7 @@ type replayer struct {
 	others                   map[commonv1.Code]int64
 }
 
-// decidedReplay is the result for all calls whose values are the same, as far as the documents can read the values.
+// decidedReplay is the result for all calls that the documents can't distinguish.
 type decidedReplay struct {
 	engine.Replay
 
@@ -271,8 +271,8 @@ func permission(e policyv1.Effect) int {
 	return slices.Index([]policyv1.Effect{policyv1.Effect_EFFECT_DENY, policyv1.Effect_EFFECT_REQUIRE_APPROVAL, policyv1.Effect_EFFECT_ALLOW}, e)
 }
 
-// compareReplayed compares a recorded decision with the new decision by the documents. It compares their effects, and
-// also the effects that they would have without observe mode.
+// compareReplayed compares a recorded decision with the new decision. It compares both their actual effects and the
+// effects that they would have without observe mode.
 func compareReplayed(before *policyv1.Decision, after *engine.Decision) (kind policyv1.FlipKind, differs bool) {
 	done := permission(effects[after.Effect]) - permission(before.GetEffect())
 	would := permission(effects[after.Enforced()]) - permission(enforcedEffect(before))

@@ -190,8 +190,8 @@ func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	}
 }
 
-// waitForCalls waits until no call can start because of a decision that was made with an older set than the given one.
-// The parameter began is the time when the given set became active.
+// waitForCalls waits until no more calls can start on the basis of a decision that was made with an older set. began is
+// the time when the given set became active.
 func (s *Service) waitForCalls(ctx context.Context, set *activeSet, began time.Time) error {
 	until := began.Add(maxDecisionAge + beginMargin)
 	if s.cfg.Source != sqlstore.SQLite { // after a change, other processes may use older sets for up to maxReadAge

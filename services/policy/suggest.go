@@ -29,8 +29,9 @@ type Use struct {
 // requires approval if [advice.Rule] requires it, for example because the risk is critical. Calls to tools without an
 // entry are denied.
 //
-// The parameter used contains the use of the tools by name, or nil if the use is unknown. If the use is known, the
-// limits in the entries allow it, and the entries of tools that were not called are commented out.
+// used contains statistics about the calls to each tool, by name. It is nil if they are unknown. If they are known, the
+// limits in the entries allow as many calls as were made, and the entries of tools that were not called are commented
+// out.
 //
 // Suggest returns an error if a document can't name the server.
 func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {

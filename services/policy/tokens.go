@@ -17,7 +17,8 @@ import (
 const maxExported = 200
 
 // refusesToken returns a decision that refuses the call if the caller's token was revoked or has expired. Otherwise it
-// returns nil. The check is needed because a gateway that was suspended may not know yet that the token has ended.
+// returns nil. The check is needed because a gateway that was suspended might not have learned yet that the token is no
+// longer valid.
 func (s *Service) refusesToken(set *activeSet, caller *identityv1.Principal) *policyv1.Decision {
 	if caller.GetTokenId() == "" || !s.deps.Tokens.HasEnded(caller.GetTokenId()) {
 		return nil

@@ -128,7 +128,7 @@ type tokenSet struct {
 type token struct {
 	name string
 	// bearer is the result of a lookup of the token. Its Principal is nil if the set lists the token as ended. ended is
-	// the error of a lookup if the token has ended or its holder is blocked. Otherwise ended is nil.
+	// the error that a lookup returns if the token has ended or its holder is blocked. Otherwise ended is nil.
 	bearer BearerToken
 	ended  error
 	// expires is zero if the token never expires. isSession is true if the token is the session of a person.

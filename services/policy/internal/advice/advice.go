@@ -12,8 +12,8 @@ const maxAttacks = 6
 
 // For returns the advice for a tool with the classification c. If c is nil or has no category, the tool is
 // unclassified. The advice lists at most six attacks, most relevant first. A server's name must match
-// `^[a-z0-9-]{1,32}$`, and a tool's name must match `^[A-Za-z0-9_./-]{1,128}$`. Otherwise a document can't name the
-// server or the tool, and the recommended rule is empty.
+// `^[a-z0-9-]{1,32}$`, and a tool's name must match `^[A-Za-z0-9_./-]{1,128}$`. If a name does not match, no document
+// can contain it, and the recommended rule is empty.
 func For(server, tool string, c *policyv1.Classification) *policyv1.Advice {
 	return &policyv1.Advice{Why: whyText(c), Attacks: attacksOn(c), RecommendedRule: document(server, tool, c)}
 }

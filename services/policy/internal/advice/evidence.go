@@ -41,7 +41,7 @@ func hasEvidence(c *policyv1.Classification, category mcpv1.Category) bool {
 }
 
 // quotes returns the meanings and the quoted words of the evidence for a category. It uses at most maxQuotes pieces of
-// evidence. They are in the order of the classification, which is sorted by descending weight.
+// evidence. The quotes are sorted by descending weight, like the evidence in the classification.
 func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	var out []string
 	for _, e := range c.GetEvidence() {

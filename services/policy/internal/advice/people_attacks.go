@@ -1,6 +1,6 @@
 package advice
 
-// peopleAttacks contains the attacks that exploit people, who are the principals in a caller's delegation chain or the
+// peopleAttacks contains the attacks that exploit people: the principals in a caller's delegation chain, and the
 // approvers of calls.
 var peopleAttacks = []Entry{
 	{

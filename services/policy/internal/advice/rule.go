@@ -52,7 +52,7 @@ const certainFrom = 0.5
 // unknown, the category is Destructive or Financial, or the category is Write and the risk is high.
 func Rule(c *policyv1.Classification) string { return RuleFor(c, 0) }
 
-// RuleFor is like [Rule], but if the rule has a limit, the limit is at least busiest calls per minute.
+// RuleFor is like [Rule], except that a limit in the rule is at least busiest, in calls per minute.
 func RuleFor(c *policyv1.Classification, busiest int) string {
 	m := measureFor(c)
 	if m.maxCalls == 0 {

@@ -7,19 +7,19 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A target is the relevance of an attack for one kind of tool.
+// A target says how relevant an attack is for one kind of tool.
 type target struct {
 	relevance relevance
-	// traits defines the kind of tool. A tool is of this kind if it has all traits. If traits is empty, it means every
-	// tool.
+	// traits defines the kind of tool: the tools that have all these traits. If traits is empty, the target applies to
+	// every tool.
 	traits []trait
 }
 
-// relevance is how relevant an attack is for a tool. The zero value means that the attack can't use the tool.
+// relevance is how relevant an attack is for a tool. The zero value means that an attacker can't use the tool.
 type relevance int
 
 const (
-	// relevanceSome means that the attack can use the tool but does not need it.
+	// relevanceSome means that an attacker can use the tool but does not need it.
 	relevanceSome relevance = iota + 1
 	// relevanceMuch means that the tool makes the attack easy.
 	relevanceMuch

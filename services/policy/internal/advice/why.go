@@ -39,8 +39,8 @@ func uncertaintyText(c *policyv1.Classification) string {
 	return "The category is uncertain, because the definition does not show it clearly. It is the strictest category for which there is evidence."
 }
 
-// denials contains a phrase for each category, which says that a tool does not belong to this category. The categories
-// are sorted, least strict first.
+// For each category, denials contains a phrase that says that a tool does not belong to the category. The least strict
+// category is first.
 var denials = []struct {
 	category mcpv1.Category
 	text     string

@@ -62,8 +62,8 @@ func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 	if !bytes.Equal(s.WaitingDigest(), digest) {
 		return nil, 0, ErrChanged
 	}
-	looks := s.NamesBySkeleton()
-	next, accepted := s.acceptWaiting(by, func(name string, d *Definition) bool { return d.Flag(name, looks) == "" })
+	bySkeleton := s.NamesBySkeleton()
+	next, accepted := s.acceptWaiting(by, func(name string, d *Definition) bool { return d.Flag(name, bySkeleton) == "" })
 	return next, accepted, nil
 }
 
@@ -74,8 +74,8 @@ func (s *Server) AcceptFlagged(by ChangeInfo) *Server {
 	return next
 }
 
-// acceptWaiting accepts the waiting definitions for which may returns true. It returns the changed server and the
-// number of accepted definitions. If no definition is accepted, it returns the same server.
+// acceptWaiting accepts the waiting definitions for which the function may returns true. It returns the changed server
+// and the number of accepted definitions. If no definition is accepted, it returns the same server.
 func (s *Server) acceptWaiting(by ChangeInfo, may func(name string, d *Definition) bool) (*Server, int) {
 	changed, accepted := make(map[string]*Tool), 0
 	for name, t := range s.Tools {
@@ -123,8 +123,9 @@ func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, er
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// SetQuarantine starts the quarantine of a tool if stop is true, and otherwise ends it. If the name is empty, this
-// applies to the whole server. If nothing changes, SetQuarantine returns the same server.
+// SetQuarantine starts the quarantine of a tool if stop is true, and otherwise ends it. If the name is empty,
+// SetQuarantine starts or ends the quarantine of the whole server. If nothing changes, SetQuarantine returns the same
+// server.
 func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, error) {
 	var what *Quarantine
 	if stop {
@@ -151,8 +152,8 @@ func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, 
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// Etag returns a string that changes whenever the tool changes. It does not change if only the times when the tool was
-// last listed change. The string consists of 43 characters of URL-safe base64.
+// Etag returns a string that changes whenever the tool changes. It does not depend on the times when the tool was last
+// listed. The string consists of 43 characters of URL-safe base64.
 func (t *Tool) Etag() string {
 	hashed := t.clone()
 	for i := range hashed.Definitions {

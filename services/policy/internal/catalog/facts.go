@@ -37,8 +37,8 @@ func (t *Tool) ClassWith(d *Definition) Class {
 	return c
 }
 
-// Facts returns the facts about a tool for calls that use the definition with the given digest. s may be nil if no
-// gateway has reported a list from the server.
+// Facts returns the facts about a tool for calls that use the definition with the given digest. s is nil if no gateway
+// has reported a list from the server.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	f := engine.Facts{Status: s.status(name, digest, set)}
 	if s == nil || s.Tools[name] == nil {
@@ -61,7 +61,7 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 }
 
 // ServerFacts returns the facts for methods other than tools/call. They contain only whether the server is in
-// quarantine. s may be nil if no gateway has reported a list from the server.
+// quarantine. s is nil if no gateway has reported a list from the server.
 func (s *Server) ServerFacts() engine.Facts {
 	if s != nil && s.Quarantine != nil {
 		return engine.Facts{Status: engine.Quarantined}

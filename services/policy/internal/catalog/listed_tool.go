@@ -58,11 +58,11 @@ func Classify(text string, trusted bool) Class {
 }
 
 // newerMembers contains the members of a tool definition that older MCP revisions do not have. A server that supports
-// several revisions omits these members when it uses an older revision.
+// several MCP revisions omits these members when it uses an older one.
 var newerMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
-// isOlderForm reports whether a definition differs from another one only because it lacks members in [newerMembers].
-// Such a definition contains nothing new, so it needs no review.
+// isOlderForm reports whether a definition is the same as another one, apart from members in [newerMembers] that it
+// lacks. Such a definition contains nothing new, so no operator needs to review it.
 func isOlderForm(definition, than string) bool {
 	var less, whole map[string]jsontext.Value
 	if json.Unmarshal([]byte(definition), &less) != nil || json.Unmarshal([]byte(than), &whole) != nil {

@@ -17,8 +17,8 @@ const (
 	MaxDefinitions = 100
 	// MaxWaiting limits the number of a tool's definitions that wait for a decision.
 	MaxWaiting = 10
-	// MaxWaitingBytes limits the total size in bytes of a server's definitions that wait for a decision. For each
-	// definition, overhead is added to its size.
+	// MaxWaitingBytes limits the total size in bytes of a server's definitions that wait for a decision. Each definition
+	// counts with its own size plus overhead.
 	MaxWaitingBytes = 64 << 20
 	overhead        = 1 << 10
 )
@@ -88,7 +88,7 @@ type reportRun struct {
 	out     Outcome
 	changed map[string]*Tool
 	// first is true if the report contains the server's first whole list, whose definitions are accepted. newVersion is
-	// true if the report contains the first whole list in its protocol version, and a whole list in another protocol
+	// true if the report contains the first whole list in its protocol version, but a whole list in another protocol
 	// version was accepted earlier.
 	first, newVersion bool
 	// skeletonCounts contains the number of tool names for each [Skeleton].
@@ -244,8 +244,9 @@ func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	}
 }
 
-// acceptEquivalent accepts a definition from the first whole list in another protocol version if [isOlderForm] is true
-// for this definition and an accepted definition. Otherwise the definition waits for a decision.
+// acceptEquivalent handles a definition in the first whole list in a further protocol version. It accepts the
+// definition if, according to [isOlderForm], the definition is an older form of an accepted one. Otherwise the
+// definition waits for a decision.
 func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
@@ -311,7 +312,7 @@ func (w *reportRun) trim(t *Tool) {
 }
 
 // oldestRemovable returns the index of the definition to remove first, or -1 if no definition can be removed.
-// Definitions that wait for a decision or that are in a newest whole list are never removed. An accepted definition is
+// Definitions are never removed while they wait for a decision or are in a newest whole list. An accepted definition is
 // removed only if the tool has more than [MaxDefinitions] / 2 accepted definitions.
 func oldestRemovable(t *Tool) int {
 	accepted := 0
@@ -374,8 +375,8 @@ func (w *reportRun) replaceList(s *Server) {
 	w.out.Server = &next
 }
 
-// idle reports whether a tool can be removed. This requires that no recent list contains it, that all its definitions
-// wait for a decision, and that it has neither an override nor a quarantine.
+// idle reports whether a tool can be removed. A tool can be removed if no recent list contains it, all its definitions
+// wait for a decision, and it has neither an override nor a quarantine.
 func (t *Tool) idle(now time.Time) bool {
 	if t.Override != nil || t.Quarantine != nil {
 		return false

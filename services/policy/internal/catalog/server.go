@@ -64,7 +64,7 @@ type Definition struct {
 	State  State  `json:"state,omitzero"`
 	// Class is the classification of the definition, without the override.
 	Class Class `json:"class"`
-	// Bytes is the length of the definition's JSON in bytes.
+	// Bytes is the length of the definition's JSON text.
 	Bytes int `json:"bytes"`
 	// FirstSeen is the time when the definition was first listed. LastSeen is the time when it was last listed,
 	// accurate to an hour.
@@ -200,9 +200,8 @@ func (t *Tool) Newest() *Definition {
 	return best
 }
 
-// StoppedByChange reports whether no session can call the tool because its definition has changed. This requires that
-// the tool has an accepted definition, and that the gateway itself has listed a different definition that waits for a
-// decision.
+// StoppedByChange reports whether a changed definition stops all calls to the tool. This is so if the tool has an
+// accepted definition, and the gateway itself has listed a different definition that waits for a decision.
 //
 // If only certain sessions have listed the waiting definition, only these sessions' calls are refused, because only
 // these calls contain its digest. Otherwise a server could stop a tool for all tenants by listing a different

@@ -32,8 +32,9 @@ func (c *finding) byLaterClauses() {
 	}
 }
 
-// laterVerb returns evidence from a later clause that begins with a verb in the third person. Such a clause describes
-// an action of the tool. laterVerb returns nil if no such verb has a stricter category than the leading verb.
+// laterVerb finds a later clause that begins with a verb in the third person, because such a clause describes an action
+// of the tool. It returns the verb as evidence if its category is stricter than that of the leading verb. Otherwise it
+// returns nil.
 func (c *finding) laterVerb(lead mcpv1.Category) *policyv1.Evidence {
 	if lead == unknown {
 		return nil
@@ -119,8 +120,8 @@ var sequels = []string{
 	"然后", "随后", "接着", "然後", "その後", "続いて", "그 후", "그런 다음",
 }
 
-// foreignAside returns evidence from a clause in another language that begins with a word in [sequels] and says that
-// the tool removes something or moves money. It returns nil if there is no such clause.
+// foreignAside returns evidence from a clause in another language, or nil. The clause must begin with a word in
+// [sequels], and say that the tool removes something or moves money.
 func (c *finding) foreignAside() *policyv1.Evidence {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	for _, sequel := range sequels {

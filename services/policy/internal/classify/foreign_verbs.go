@@ -163,8 +163,8 @@ func (c *finding) isUnknownLanguage() bool {
 var frequentEnglishWords = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
 	using into via per only new more id`)
 
-// translatedName returns the verb in another language in the tool's name, or nil if there is no such verb. If the first
-// word of the name is not a verb, translatedName returns the last verb.
+// translatedName returns the verb in the tool's name if the name is in another language, or nil if it contains no such
+// verb. If the first word of the name is not a verb, translatedName returns the last verb.
 func (c *finding) translatedName() []weightedVerb {
 	var found []weightedVerb
 	speaksEnglish := c.isEnglish()
@@ -193,7 +193,7 @@ func (c *finding) translatedName() []weightedVerb {
 	return found[max(0, len(found)-1):]
 }
 
-// translatedText returns the verbs in another language at the beginning of the description. The first element is the
+// translatedText returns the verbs at the beginning of a description in another language. The first element is the
 // leading verb.
 func (c *finding) translatedText() []weightedVerb {
 	if found := c.inSentence(); len(found) > 0 {
@@ -229,8 +229,8 @@ func (c *finding) translatedText() []weightedVerb {
 	return out
 }
 
-// followsConjunction reports whether the word before the word at index i is a conjunction. The "e" in "un(e) facture"
-// is not a conjunction.
+// followsConjunction reports whether the word before the word at index i is a conjunction. It does not treat the "e" in
+// "un(e) facture" as a conjunction.
 func followsConjunction(sentence []word, i int) bool {
 	return conjunctions[sentence[i-1].text] && strings.TrimSpace(sentence[i-1].after+sentence[i].after) == ""
 }
@@ -246,12 +246,12 @@ func isObject(sentence []word, i int) bool {
 var foreignArticles = set(`un una uno unos unas el la los las le les une des du de um uma os as il lo gli ein eine einen einem einer eines der die das den dem
 	su sus tu mi seu sua son sa ses votre ihr ihre sein seine`)
 
-// verbsAndNouns contains words, such as the words for "account" and "list", that are verbs of the category Read at the
-// beginning of a description and nouns elsewhere.
+// verbsAndNouns contains words such as those for "account" and "list". At the beginning of a description, they are
+// verbs of the category Read. Elsewhere, they are nouns.
 var verbsAndNouns = set("cuenta conta compte lista liste consulta busca ricerca recherche suche")
 
 // maxLead is the number of words at the beginning of a description in another language that are searched for the
-// leading verb. Other words may precede the verb, as in "Esta herramienta permite".
+// leading verb. The verb need not be the first word, as in "Esta herramienta permite".
 const maxLead = 6
 
 var conjunctions = set("y e o u et ou und oder ed и или")
@@ -315,7 +315,7 @@ func (c *finding) inSentence() []weightedVerb {
 	return out
 }
 
-// maxObject is the maximum distance in bytes between a verb and its object. Two ideograms have this length.
+// maxObject is the maximum distance in bytes between a verb and its object. This is the length of two ideograms.
 const maxObject = 6
 
 // maxSentence limits how many bytes of a description are searched for verbs in languages that are written without

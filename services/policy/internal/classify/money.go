@@ -69,7 +69,7 @@ func (c *finding) byMoney() {
 // orderVerbs contains the verbs that place an order.
 var orderVerbs = set("place confirm")
 
-// messageWords contains words in parameter names that refer to subscriptions to messages, which are free.
+// messageWords contains words in parameter names of tools that subscribe to messages. Such subscriptions are free.
 var messageWords = set("message messages newsletter topic topics channel channels")
 
 // onlyDeletes reports whether the leading verbs of the name and the description are both "delete". Such a tool does not
@@ -95,8 +95,8 @@ func (c *finding) byMoneyName() {
 	}
 }
 
-// byReward adds evidence from a parameter for the amount that the caller pays, for example budget_usd. It adds nothing
-// if the leading verbs clearly have the category Read.
+// byReward adds evidence from a parameter that contains the amount that the caller pays, for example budget_usd. It
+// adds nothing if the leading verbs clearly have the category Read.
 func (c *finding) byReward() {
 	if c.leadCategory() == read && !c.leadIsWeak() {
 		return
@@ -139,8 +139,8 @@ func (c *finding) wordsAfter(s *foundVerb) []word {
 	return c.text[i+1:]
 }
 
-// coinWords contains words for money. dueInvoiceWords contains words in tool names that show that an invoice becomes
-// due.
+// coinWords contains words for money. dueInvoiceWords contains words in tool names. They show that the tool makes an
+// invoice due.
 var (
 	coinWords       = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
 	dueInvoiceWords = set("sent")
@@ -169,7 +169,7 @@ var dueVerbs = set("send finalize pay issue approve authorize authorise submit c
 // freeSubscriptions contains things to which people can subscribe for free.
 var freeSubscriptions = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources")
 
-// freeTopics contains more of these things. They count only in the first sentence of a description.
+// freeTopics contains words for further free subscriptions. They count only in the first sentence of a description.
 var freeTopics = set("changes updates")
 
 func verbText(s *foundVerb) string {
@@ -184,8 +184,8 @@ func (c *finding) isAbout(any map[string]bool) bool {
 	return containsNear(c.name, len(c.name), any) || containsNear(c.text, len(c.text), any)
 }
 
-// object returns the last noun in the tool's name, or the last noun before a preposition. It is the thing that the tool
-// reads or changes.
+// object returns the noun in the tool's name for the thing that the tool reads or changes. This is the last noun, or
+// the last noun before a preposition.
 func (c *finding) object() word {
 	var last word
 	for _, w := range c.name {

@@ -72,7 +72,7 @@ func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 // possiblePrograms contains parameter names that mean a program only if the parameter's description says so.
 var possiblePrograms = set("query queries q input body text content expr filter pipeline args arguments payload source template")
 
-// maxRuns is the length in bytes from which a parameter's description is not searched for [runnable] and [saysItRuns].
+// maxRuns is a length in bytes. Longer descriptions of parameters are not searched for [runnable] and [saysItRuns].
 const maxRuns = 400
 
 // runnable matches words for programs in a parameter's description.
@@ -92,8 +92,8 @@ func (c *finding) readsByNameAndText() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// outputWords contains words in the names of parameters that say where the tool writes. locationWords contains words in
-// the names of parameters that specify a location for any purpose.
+// outputWords contains words in the names of parameters that specify where the tool writes. locationWords contains
+// words in the names of parameters that specify a location, not necessarily for writing.
 var outputWords = set("output out destination dest save target")
 
 var locationWords = set("path file filename dir directory folder")
@@ -104,7 +104,7 @@ var storingVerbs = set("take capture screenshot download export render generate 
 // plainReads contains verbs of tools that usually read from the location in a parameter and do not write to it.
 var plainReads = set("get read list find search")
 
-// byOutputLocations adds evidence from a parameter that says where the tool stores its output.
+// byOutputLocations adds evidence from a parameter that specifies where the tool stores its output.
 func (c *finding) byOutputLocations() {
 	if !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && (storingVerbs[s.base] || storingVerbs[s.text]) }) {
 		return
@@ -171,8 +171,8 @@ func (c *finding) byRemovalParameters() {
 	}
 }
 
-// bySwitches adds evidence from a parameter with which a tool that reads also removes something or moves money. Such
-// parameters are switches and amounts, for example delete_after_read, place_order and charge_amount.
+// bySwitches adds evidence from a parameter that makes a reading tool also remove something or move money. Such a
+// parameter is a switch or an amount, for example delete_after_read, place_order or charge_amount.
 func (c *finding) bySwitches() {
 	if c.leadCategory() != read {
 		return

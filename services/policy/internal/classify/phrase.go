@@ -14,7 +14,7 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of lists categories. The phrase counts only if the leading verb has one of them.
+	// of contains categories. The phrase counts only if the leading verb has one of these categories.
 	of []mcpv1.Category
 }
 
@@ -138,8 +138,8 @@ func (c *finding) isNegated(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// reduceWeights reduces the weight of the evidence for all categories for which the predicate is true. It is used if
-// stronger evidence contradicts this evidence.
+// reduceWeights reduces the weight of the evidence for each category for which the function which returns true. It is
+// called if stronger evidence contradicts the evidence for these categories.
 func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
 		if which(e.GetCategory()) {
@@ -154,8 +154,8 @@ var restorePhrases = []string{
 	"can be restored", "can be recovered", "can be undone", "in trash",
 }
 
-// reversible replaces evidence for Destructive with evidence for Write if the description says that removed things can
-// be restored.
+// reversible checks whether the description says that removed things can be restored. If so, it replaces evidence for
+// Destructive with evidence for Write.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	if _, removed := c.findPhrase(lower, "permanently"); lead != destructive || removed {
 		return

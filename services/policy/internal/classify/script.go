@@ -49,7 +49,7 @@ const (
 	// maxShare is the maximum share of the text's letters that are in the passage's script. If the share is larger, the
 	// text is probably bilingual.
 	maxShare = 0.35
-	// ideogram is the number of letters that one ideogram counts as in this share.
+	// ideogram is the number of letters that one ideogram counts as when the share is computed.
 	ideogram = 3
 )
 
@@ -66,7 +66,7 @@ func count(letters *[scripts]int, text string) {
 	}
 }
 
-// isRare reports whether at most maxShare of the letters are in the script s.
+// isRare reports whether the share of letters in the script s is at most maxShare.
 func isRare(letters *[scripts]int, s script) bool {
 	all := 0
 	for _, some := range letters {
@@ -77,8 +77,8 @@ func isRare(letters *[scripts]int, s script) bool {
 
 // hasHiddenText reports whether the definition contains text that people do not see or can't read. This is an invisible
 // character, a word that mixes Latin letters with similar letters of another script, or a passage in a rare script. A
-// script is rare if few of the text's letters are in it. For scripts without steering forms (patterns for texts that
-// instruct the model), all letters in the definition are counted instead.
+// script is rare in a text if few of the text's letters are in it. If there are no steering forms (patterns for texts
+// that instruct the model) for a script, the share is computed over all letters in the definition instead.
 func (c *finding) hasHiddenText() bool {
 	found := false
 	var whole [scripts]int

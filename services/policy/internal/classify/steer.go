@@ -10,7 +10,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A form is a pattern for texts that instruct the model instead of describing the tool.
+// A form is a pattern that matches texts that instruct the model instead of describing the tool.
 type form struct {
 	// triggers contains words. Every matching text contains at least one of them. For speed, the expression is tried only
 	// near these words.
@@ -26,7 +26,7 @@ type form struct {
 const window = 256
 
 // find returns the start and end of the form's first match in a text, or nil if there is no match. It also returns the
-// number of bytes in which the expression was tried.
+// number of bytes that the expression was tried on.
 func (f *form) find(text string) (at []int, tried int) {
 	if f.raw {
 		if !slices.ContainsFunc(f.triggers, func(word string) bool { return strings.Contains(text, word) }) {
@@ -89,7 +89,7 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// newForm returns a form for folded texts. The parameter any contains the trigger words, separated by |.
+// newForm returns a form for folded texts. any contains the trigger words, separated by |.
 func newForm(meaning, any, expression string) form {
 	return form{triggers: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }
@@ -152,8 +152,8 @@ const accessWords = `reads?|cat|open|pass|send|include|attach|paste|upload|appen
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
 // These constants limit the search for steering forms. All of them are in bytes. Texts shorter than minForm are not
-// searched. The search ends after maxFolded bytes of texts, or after expressions were tried in maxTried bytes. If the
-// search ends early, the definition counts as one that instructs the model.
+// searched. The search ends early after maxFolded bytes of texts, or after expressions were tried on maxTried bytes. In
+// this case, the definition is treated as if it instructed the model.
 const (
 	minForm   = 12
 	maxFolded = 128 << 10

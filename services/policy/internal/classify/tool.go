@@ -145,8 +145,8 @@ func members(object jsontext.Value) []property {
 	return out
 }
 
-// firstMembers returns the first maxParameters members of an object in order. It also returns the name of the next
-// member, or "" if there is none.
+// firstMembers returns the first maxParameters members of an object in order. It also returns the name of the first
+// omitted member, or "" if no member was omitted.
 func firstMembers(object jsontext.Value) (out []property, next string) {
 	if object.Kind() != '{' {
 		return nil, ""

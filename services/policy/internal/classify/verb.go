@@ -92,8 +92,8 @@ type weightedVerb struct {
 	weight float64
 }
 
-// addVerb adds a verb as evidence. The parameter path is the location of the verb in the definition. The parameter what
-// is the name of this location in explanations.
+// addVerb adds a verb as evidence. path is the location of the verb in the definition. what is the name of this
+// location in explanations, for example "name".
 func (c *finding) addVerb(path, what string, s weightedVerb) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if questionVerbs[s.base] {
@@ -305,8 +305,8 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 	return nil, "", sense{}
 }
 
-// enablers contains words in [openerWords] that are the verb of a description, unless another opener word follows as in
-// "enables you to".
+// enablers contains words in [openerWords]. Such a word is the verb of a description unless another opener word follows
+// it, as in "enables you to".
 var enablers = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
@@ -334,8 +334,8 @@ func (c *finding) sentence() []word {
 	return c.text
 }
 
-// containsNear reports whether one of the first words in a list is in the given set. The parameter within is the number
-// of words that are checked.
+// containsNear reports whether one of the first words in a list is in the set any. within is the number of words that
+// are checked.
 func containsNear(words []word, within int, any map[string]bool) bool {
 	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
 }
@@ -370,9 +370,9 @@ var (
 	code       = set("javascript script expression function code js snippet")
 )
 
-// context changes the sense of certain verbs if one of the following words is in the set words. The field within is the
-// number of following words that are checked. If the set unless is not nil, "from" must also be near, and no word in
-// unless may be near.
+// A context changes the sense of certain verbs, depending on the words after the verb. The first within words after the
+// verb are checked. One of them must be in the set words. If the set unless is not nil, one of them must also be
+// "from", and none of them may be in unless.
 type context struct {
 	verbs         map[string]bool
 	within        int

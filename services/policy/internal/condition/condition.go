@@ -41,8 +41,8 @@ const (
 type Condition struct {
 	// program evaluates the expression. It is nil for the zero Condition.
 	program cel.Program
-	// costly returns a program that evaluates the expression, but fails if this would take too long. The program is
-	// created on the first call.
+	// costly returns a program that evaluates the expression, but fails if the evaluation would take too long. The program
+	// is created on the first call.
 	costly func() (cel.Program, error)
 	// traced returns a program that evaluates every part of the expression and records the values of the parts. The
 	// program is created on the first call.
@@ -116,8 +116,8 @@ func newFastProgram(env *cel.Env, checked *cel.Ast) (cel.Program, error) {
 	return env.Program(checked, cel.OptimizeRegex(append(fastLocators(), decimalOfConstant, matchOptimization)...))
 }
 
-// programFor returns the program that evaluates the condition for the given input. It returns a program without cost
-// tracking if the cost can't be high, because tracking takes several times as long as the evaluation itself.
+// programFor returns the program that evaluates the condition for the given input. If the cost can't be high, it
+// returns a program without cost tracking, because tracking takes several times as long as the evaluation itself.
 func (c *Condition) programFor(in *Input) (cel.Program, error) {
 	size := in.Args.bytes + len(in.URI) + len(in.Tool)
 	if c.calls >= 0 && c.calls*size <= maxUntracked {
@@ -175,13 +175,14 @@ func isTooCostly(err error) bool {
 }
 
 // checkKeys returns an error if the arguments contain a key that is not in the tool's schema. It also returns an error
-// for a key that the server might read instead of a key that the condition reads.
+// if the arguments contain another spelling of a key that the condition reads, because the server might read that key
+// instead.
 func (c *Condition) checkKeys(in *Input) error {
 	if c.anyArgs || c.variables&VariableArgs == 0 || in.Unknown&VariableArgs != 0 || in.Args.values == nil {
 		return nil
 	}
-	left := maxKeys
-	if err := c.reads.check(in.Args.values, &left); err != nil {
+	remaining := maxKeys
+	if err := c.reads.check(in.Args.values, &remaining); err != nil {
 		return err
 	}
 	return checkProperties(in.Args.values, in.Properties)

@@ -11,10 +11,10 @@ import (
 type constantCall struct {
 	interpreter.InterpretableCall
 
-	// of is the first argument, or nil if all arguments are constant.
+	// of is the first argument of the call, or nil if all arguments are constant.
 	of interpreter.InterpretableV2
-	// compute returns the result of the call for the value of the first argument, or for nil if of is nil. compute must
-	// return errors and unknown values unchanged.
+	// compute returns the result of the call. Its parameter is the value of the first argument, or nil if all arguments
+	// are constant. compute must return errors and unknown values unchanged.
 	compute func(ref.Val) ref.Val
 }
 

@@ -14,10 +14,10 @@ import (
 
 const (
 	// maxEstimate limits the estimated cost of a condition for arguments of ordinary size. maxCost limits the actual cost
-	// of an evaluation. Each step costs 1. So does every ten bytes of text (200 bytes for the function size) and every
-	// nested value that is visited. With a higher maxCost, an evaluation could take a tenth of a second, for two reasons:
-	// the time for CEL's cost tracking grows with the square of the number of loop steps, and a step that fails has a low
-	// cost.
+	// of an evaluation. The cost is 1 for each step, for each nested value that is visited, and for every ten bytes of
+	// text (200 bytes in the function size). With a higher maxCost, an evaluation could take a tenth of a second. There
+	// are two reasons: the time for CEL's cost tracking grows with the square of the number of loop steps, and a step that
+	// fails has a low cost.
 	maxEstimate = 20_000
 	maxCost     = 6_000
 	// maxUntracked limits the product of the number of function calls in a condition and the length of the params in
@@ -94,25 +94,25 @@ func countCalls(checked *cel.Ast) int {
 }
 
 // sizeOf returns the size of a value. The size of a string is its length in bytes. The size of any other value is ten
-// plus the sizes of its elements. sizeOf stops counting soon after the size has reached most.
-func sizeOf(v ref.Val, most uint64) uint64 {
+// plus the sizes of its elements. sizeOf stops counting soon after the size has reached the limit.
+func sizeOf(v ref.Val, limit uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {
 	case types.String:
 		return uint64(len(v))
 	case *types.Optional:
 		if v.HasValue() {
-			total += sizeOf(v.GetValue(), most)
+			total += sizeOf(v.GetValue(), limit)
 		}
 	case traits.Mapper:
-		for it := v.Iterator(); it.HasNext() == types.True && total < most; {
+		for it := v.Iterator(); it.HasNext() == types.True && total < limit; {
 			key := it.Next()
-			total += sizeOf(key, most-total)
-			total += sizeOf(v.Get(key), most)
+			total += sizeOf(key, limit-total)
+			total += sizeOf(v.Get(key), limit)
 		}
 	case traits.Lister:
-		for it := v.Iterator(); it.HasNext() == types.True && total < most; {
-			total += sizeOf(it.Next(), most-total)
+		for it := v.Iterator(); it.HasNext() == types.True && total < limit; {
+			total += sizeOf(it.Next(), limit-total)
 		}
 	}
 	return total

@@ -32,9 +32,9 @@ type Explanation struct {
 	Err error
 	// Values contains values that the condition read, for example `args.amount is 150`. It has at most 8 elements.
 	Values []string
-	// Deciding contains comparisons. The opposite result of any one of them would change the condition's result. Each
-	// comparison is written with its opposite result, for example `decimal(args.amount) > 100 were false`. Deciding has at
-	// most 8 elements. It is empty unless Result is [True] or [False].
+	// Deciding contains the comparisons that decide the result: if any one of them had the opposite result, the condition
+	// would too. Each comparison is written with its opposite result, for example `decimal(args.amount) > 100 were false`.
+	// Deciding has at most 8 elements. It is empty unless Result is [True] or [False].
 	Deciding []string
 }
 
@@ -217,7 +217,7 @@ func (t *tracedEvaluation) deciding(result bool) (out []string) {
 }
 
 // assume returns the value that an expression would have if the comparison with the given id had the given value. Its
-// second result is false if the expression could not be evaluated in this case.
+// second result is false if the expression could not be evaluated with that value.
 func (t *tracedEvaluation) assume(e ast.Expr, id int64, value bool) (result, ok bool) {
 	if e.ID() == id {
 		return value, true

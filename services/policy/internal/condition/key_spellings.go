@@ -53,7 +53,7 @@ type readKey struct {
 }
 
 // find returns the shape of the value of the key with the given name. If the expression does not read this key, but
-// reads a key that differs only by case, `_` or `-`, find returns that key as the second result.
+// reads a key that differs only by case, `_` or `-`, alike is the name of that key. Otherwise alike is empty.
 func (s *shape) find(name string) (below *shape, alike string) {
 	for i := range s.keys {
 		if s.keys[i].name == name {
@@ -74,21 +74,21 @@ func (s *shape) find(name string) (below *shape, alike string) {
 
 // check returns an error if an object in the given value contains a different spelling of a key that the expression
 // reads. Different spellings differ only by case, `_` or `-`. A server might accept this spelling, and would then use a
-// value that the condition has not tested. The parameter left points to the number of keys and elements that can still
-// be checked.
-func (s *shape) check(value ref.Val, left *int) error {
+// value that the condition has not tested. remaining points to the number of keys and elements that can still be
+// checked.
+func (s *shape) check(value ref.Val, remaining *int) error {
 	if s == nil {
 		return nil
 	}
 	switch value := value.(type) {
 	case *object:
-		return s.checkObject(value, left)
+		return s.checkObject(value, remaining)
 	case traits.Lister:
 		for it := value.Iterator(); s.each != nil && it.HasNext() == types.True; {
-			if *left--; *left < 0 {
+			if *remaining--; *remaining < 0 {
 				return errTooManyKeys
 			}
-			if err := s.each.check(it.Next(), left); err != nil {
+			if err := s.each.check(it.Next(), remaining); err != nil {
 				return err
 			}
 		}
@@ -96,9 +96,9 @@ func (s *shape) check(value ref.Val, left *int) error {
 	return nil
 }
 
-func (s *shape) checkObject(o *object, left *int) error {
+func (s *shape) checkObject(o *object, remaining *int) error {
 	for _, m := range o.members {
-		if *left--; *left < 0 {
+		if *remaining--; *remaining < 0 {
 			return errTooManyKeys
 		}
 		name := string(m.name)
@@ -106,10 +106,10 @@ func (s *shape) checkObject(o *object, left *int) error {
 		if known != "" {
 			return fmt.Errorf("the key %s may be read as %s, which the condition reads", strconv.Quote(clip(name)), strconv.Quote(known))
 		}
-		if err := below.check(m.value, left); err != nil {
+		if err := below.check(m.value, remaining); err != nil {
 			return err
 		}
-		if err := s.each.check(m.value, left); err != nil {
+		if err := s.each.check(m.value, remaining); err != nil {
 			return err
 		}
 	}

@@ -39,8 +39,8 @@ func (p *location) any() *location {
 	return p.each
 }
 
-// A variable describes the values that a loop variable can have. These are values at the locations in elements, or keys
-// of the objects at the locations in keysOf.
+// A variable describes the values that a loop variable can have. elements contains the locations of these values.
+// keysOf contains the locations of objects whose keys are these values.
 type variable struct{ elements, keysOf []*location }
 
 // A tracer finds the locations in the arguments that an expression reads.
@@ -151,8 +151,8 @@ func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*location {
 	return nil
 }
 
-// nameKeys is called for each comparison. If one side is a loop variable that iterates over keys, and the other side
-// contains string literals, nameKeys records that the expression reads the keys with these names.
+// nameKeys is called for each comparison. One side may be a loop variable that iterates over keys, and the other side
+// may contain string literals. If so, nameKeys records that the expression reads the keys with these names.
 func nameKeys(compared, with ast.Expr, scope map[string]variable) {
 	if compared.Kind() != ast.IdentKind {
 		return

@@ -152,8 +152,8 @@ func kindOfPart(function, with string) kind {
 	return plainText
 }
 
-// nameWords contains the kinds of arguments by the last word of their names. nameEnds contains those of these words
-// that also count as the end of a longer word.
+// nameWords maps the last word of an argument's name to the argument's kind. nameEnds contains those words from
+// nameWords that also count if they are only the end of a longer word.
 var (
 	nameWords = map[string]kind{
 		"path": pathText, "file": pathText, "filename": pathText, "dir": pathText, "directory": pathText, "folder": pathText, "cwd": pathText,

@@ -34,7 +34,8 @@ func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 // as literal characters, but not in a character class.
 const tricks = "\\%@?#\x00\n\t"
 
-// These are the states for exploring a pattern. A state is the content so far of the current path segment.
+// These are the states for exploring a pattern. A state describes the part of the current path segment that has been
+// read so far.
 const (
 	segmentStart = iota // nothing
 	segmentDot          // "."

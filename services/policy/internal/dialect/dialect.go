@@ -78,8 +78,8 @@ type Source struct {
 	Text []byte
 	// Format is the format of Text.
 	Format Format
-	// Server is the name of the server to which the policy applies, or a pattern for names. The text of the policy does
-	// not contain it.
+	// Server is the name of the server to which the policy applies, or a pattern for names. It is given separately,
+	// because the text of the policy does not contain it.
 	Server string
 }
 

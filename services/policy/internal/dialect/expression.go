@@ -116,8 +116,8 @@ func (a argument) exists(wanted bool) string {
 	return "(" + strings.Join(guards, " || ") + " || " + a.read() + " == null)"
 }
 
-// test translates the comparison of the expression x with the value v. The caller must ensure that the value of x is
-// present. test returns "" if the comparison can't be translated.
+// test translates the comparison of the expression x with the value v. The caller of test must ensure that the value of
+// x is present. test returns "" if the comparison can't be translated.
 func test(op, x string, v *literal, to side) string {
 	switch op {
 	case "eq":

@@ -69,7 +69,8 @@ func decimal(number float64) string {
 	return `decimal("` + strconv.FormatFloat(number, 'g', -1, 64) + `")`
 }
 
-// below returns the next smaller floating-point number, and above returns the next greater one.
+// below returns the greatest floating-point number that is less than the given number, and above returns the smallest
+// one that is greater.
 func below(number float64) float64 { return math.Nextafter(number, math.Inf(-1)) }
 func above(number float64) float64 { return math.Nextafter(number, math.Inf(1)) }
 

@@ -44,7 +44,7 @@ type rule struct {
 	// message is shown to the caller if the rule denies a call.
 	message string
 	limits  []limit
-	// per is the YAML list of dimensions by which the limits count calls.
+	// per is the YAML list of the dimensions by which the limits count calls separately.
 	per string
 }
 

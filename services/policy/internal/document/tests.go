@@ -51,8 +51,8 @@ func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int
 	return failed, err
 }
 
-// TestResults is like [Set.RunTests], but returns the result of each test that it ran. If the tests took too long, late
-// is the problem that reports this. Otherwise late is nil.
+// TestResults is like [Set.RunTests], but returns the result of each test that it ran. late is a problem if the tests
+// took too long, and otherwise nil.
 func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (all []TestResult, late *strictyaml.Problem, err error) {
 	late, err = s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(t *Test, failure *strictyaml.Problem) bool {
 		all = append(all, TestResult{Document: t.document, Name: t.name, Place: t.source.Problem(t.at, "", ""), Failure: failure})
@@ -61,9 +61,10 @@ func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap 
 	return all, late, err
 }
 
-// eachTest runs the tests and calls each with the result of every test, until each returns false. If the tests take
-// longer than within, eachTest stops and returns a problem for the document whose tests took the longest.
-func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, each func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
+// eachTest runs the tests and passes the result of every test to the function report, until report returns false. If
+// the tests take longer than within, eachTest stops and returns a problem for the document whose tests took the
+// longest.
+func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, report func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
 	if len(s.Tests) == 0 {
 		return nil, nil
 	}
@@ -81,7 +82,7 @@ func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine
 		if !t.passes(compiled.Decide(t.call)) {
 			failure = new(t.problem(compiled.Explain(t.call)))
 		}
-		if !each(t, failure) {
+		if !report(t, failure) {
 			return nil, nil
 		}
 		if watch.add(t.document); watch.total > within && i+1 < len(s.Tests) {
@@ -106,8 +107,8 @@ func (w *stopwatch) add(document string) {
 	w.total += passed
 }
 
-// tooLong returns the problem that the tests take too long, for the document whose tests took the longest. The
-// parameter ran is the number of tests that were run.
+// tooLong returns the problem for tests that take too long. It is a problem in the document whose tests took the
+// longest. ran is the number of tests that were run.
 func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Problem {
 	slowest := slices.MaxFunc(slices.Sorted(maps.Keys(w.spent)), func(a, b string) int { return cmp.Compare(w.spent[a], w.spent[b]) })
 	first := slices.IndexFunc(s.Tests, func(t Test) bool { return t.document == slowest })
@@ -162,8 +163,8 @@ func actionOf(d *engine.Decision) string {
 }
 
 // wantedRule returns the rule that the test requires, with its document. If the test does not name a document, the rule
-// is in the test's own document. In a name such as "tools.x/y", the slash belongs to the name of an entry, because no
-// document has a name such as "tools.x".
+// is in the test's own document. A slash normally separates the document from the rule. But in "tools.x/y", it belongs
+// to the name of an entry, because no document has a name such as "tools.x".
 func (t *Test) wantedRule() string {
 	if strings.Contains(t.want.Rule, "/") && !strings.HasPrefix(t.want.Rule, "tools.") {
 		return t.want.Rule
@@ -221,8 +222,8 @@ func describeCondition(rule string, c *engine.Check) string {
 }
 
 // whyNot returns the reason why the rule that the test requires did not make the decision. It omits the result of the
-// condition in decided, because the message already contains it. If the required rule does not exist, whyNot also
-// returns a suggestion.
+// condition in decided, because the test's message already contains that result. If the required rule does not exist,
+// whyNot also returns a suggestion.
 func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why, suggestion string) {
 	if len(rules) == 0 { // the call was refused before rules were evaluated
 		return "", ""

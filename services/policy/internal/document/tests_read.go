@@ -167,7 +167,7 @@ func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 	return out
 }
 
-// testFacts converts the facts about the tool in a test. These replace the facts from the catalog.
+// testFacts converts the facts about the tool in a test. The test uses them instead of facts from the catalog.
 func (r *reader) testFacts(at string, t *testTool) engine.Facts {
 	one := func(key, value string, known []string) {
 		if value != "" && !slices.Contains(known, value) {

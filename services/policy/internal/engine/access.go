@@ -11,7 +11,7 @@ type Access struct {
 	CouldAllow bool
 	// HidesNone is true if no rule hides a tool of the server from the caller or from a principal in the delegation chain.
 	HidesNone bool
-	// CouldList is true if [Set.Visible] could report that a tool of the server is visible to the caller.
+	// CouldList is true unless [Set.Visible] certainly returns false for all tools of the server.
 	CouldList bool
 	// PromptsAlike is true if all decisions on the server's prompts are the same. This is the case if no rule that applies
 	// to the caller or a principal in the delegation chain matches prompts by name. ResourcesAlike means the same for the
@@ -20,9 +20,9 @@ type Access struct {
 }
 
 // Access returns the access of the caller and the principals in its delegation chain to a server. CouldAllow and
-// CouldList can be true although every call is denied. The reason is that Access checks an allowed pattern against each
-// denied pattern, but does not detect that several denied patterns together cover the allowed pattern. The running time
-// depends only on the number of rules, and not on any value that a caller controls.
+// CouldList can be true although every call is denied. The reason is that Access compares an allowed pattern with one
+// denied pattern at a time. It does not detect that several denied patterns together cover the allowed pattern. The
+// running time depends only on the number of rules, and not on any value that a caller controls.
 func (s *Set) Access(subject Subject, server string) Access {
 	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Status: Callable, anyTool: true}, listed: true}
 	if refusal(&call) != "" {
@@ -85,8 +85,8 @@ func (w *denials) permitsEach(subject *Subject) bool {
 	return true
 }
 
-// denials contains the name patterns that are denied to a caller on a server, and the rules that permit calls there.
-// The names are either tool names or method names.
+// denials contains the patterns for names that are denied to a caller on a server, and the rules that permit calls to
+// this server. The names are either tool names or method names.
 type denials struct {
 	// names returns the patterns of a rule, either for tool names or for method names.
 	names func(*rule) patterns
@@ -104,8 +104,8 @@ type denials struct {
 	hidesName         bool
 }
 
-// denialsFor collects the rules for a server that match the caller or a principal in the delegation chain. The function
-// names returns those patterns of a rule that denialsFor collects.
+// denialsFor collects the rules for a server that match the caller or a principal in the delegation chain. The
+// parameter names is a function that returns the patterns to collect from a rule.
 func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patterns) *denials {
 	w := &denials{names: names, prefixes: make(map[string]bool), keys: make(map[string]bool)}
 	for _, r := range s.rules {

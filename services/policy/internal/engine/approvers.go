@@ -29,8 +29,8 @@ type OwnedAgent struct {
 }
 
 // Check returns an error for each rule that requires more approvers than exist. It returns a warning for each rule
-// under which some agents' calls can't be approved. It also returns a warning for each rule under which no call can be
-// approved because approve_with requires a sign-in. Each rule is checked on its own. The document must have no other
+// whose approvers can't approve the calls of some agents. It also returns a warning for each rule that makes approval
+// impossible because approve_with requires a sign-in. Each rule is checked on its own. The document must have no other
 // errors. The suggestions contain names of people. If OthersMayDecide is true, Check returns nil, because the approvers
 // can't be counted.
 func (p *Approvers) Check(d *Document) []ParseError {
@@ -96,8 +96,8 @@ func (p *Approvers) eligible(r *rule) map[string][]string {
 	return out
 }
 
-// checkCallers returns a warning if there are not enough approvers for some callers. The parameter able contains the
-// sorted names of the people who may approve, by tenant.
+// checkCallers returns a warning if there are not enough approvers for some callers. able contains the sorted names of
+// the people who may approve, by tenant.
 func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) (ParseError, bool) {
 	var names []string
 	for i := range p.Callers {

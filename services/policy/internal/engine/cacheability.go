@@ -1,6 +1,7 @@
 package engine
 
-// Cacheability says for which other calls a decision may be reused. The zero value means that it may not be reused.
+// Cacheability says for which other calls a decision may be reused. The zero value means that the decision may not be
+// reused.
 type Cacheability struct {
 	// Cacheable is true if the decision may be reused for calls that differ only in their params and in the sessions
 	// and runs of their callers.
@@ -16,10 +17,8 @@ type Cacheability struct {
 //
 //   - decisions that require approval
 //   - decisions that depend on conditions
-//   - decisions on hidden or unknown tools: as a result, both take the same time, so callers can't distinguish a hidden
-//     tool from an unknown one
-//   - decisions on tools that can't be called, because the facts about such a tool may change while the revision stays
-//     the same
+//   - decisions on hidden or unknown tools, because otherwise callers could recognize hidden tools by the response time
+//   - decisions on tools that can't be called, because the facts about such a tool can change without a new revision
 func (s *Set) Cacheability(call Call, d Decision) Cacheability {
 	if d.Effect == RequireApproval || d.Hidden || d.Code == ToolUnknown || call.Facts.Status != Callable || s.EvaluatesConditions(call) {
 		return Cacheability{}

@@ -28,16 +28,16 @@ type Call struct {
 	// methods other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
 	// CheckArguments returns an error unless the tool's input schema declares the arguments in Params and the arguments
-	// satisfy the schema. It is nil if the schema is not known. Then a rule with Strict refuses the call.
+	// satisfy the schema. It is nil if the schema is not known. If it is nil, a rule with Strict refuses the call.
 	CheckArguments func(params string) error
 
 	// argumentsError is the result of CheckArguments if argumentsChecked is true.
 	argumentsError   error
 	argumentsChecked bool
-	// listed is true if the call represents all calls to the tool or method, because lists are being made. Conditions then
-	// know neither the arguments nor the time.
+	// listed is true if the call represents all calls to the tool or method, for example when the tools for a list are
+	// selected. In this case, conditions know neither the arguments nor the time.
 	listed bool
-	// anyName is true if the name of the prompt or resource is unknown. Then the patterns for such names match.
+	// anyName is true if the name of the prompt or resource is unknown. In this case, all patterns for such names match.
 	anyName bool
 	// uriCache contains the result of [Call.uri]. It is nil before the first call of this method.
 	uriCache *uriReadings
@@ -122,8 +122,8 @@ type Decision struct {
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent is true if the call may be sent again after an unknown outcome. This requires that rules with an action
-	// apply to the caller and to each principal in the chain. Idempotent must be set in all these rules.
+	// Idempotent is true if the call may be sent again after an unknown outcome. For this, rules with an action must apply
+	// to the caller and to each principal in the chain, and all these rules must have Idempotent set.
 	Idempotent bool
 	// Timeout is the shortest timeout among the rules that apply, and TimeoutRule is the rule with this timeout. Both
 	// are zero if no rule has a timeout, or if Effect is [Deny].
@@ -142,8 +142,8 @@ type Decision struct {
 	// NeededScopes contains the scopes that the rules require for the call. MissingScopes contains the scopes among them
 	// that the principal does not have. Both are sorted. They are empty unless Code is [ScopeMissing].
 	NeededScopes, MissingScopes []string
-	// Observed is the decision that would be made without observe mode. It is nil if that decision has the same effects as
-	// this one.
+	// Observed is the decision that would be made without observe mode. It is nil if that decision would have the same
+	// effects.
 	Observed *Observation
 }
 
@@ -214,7 +214,7 @@ func (r RuleRef) String() string { return r.Document + "/" + r.Rule }
 // IsZero reports whether the reference names no rule.
 func (r RuleRef) IsZero() bool { return r == RuleRef{} }
 
-// A Limit limits the number of calls in a sliding window. The call in the decision counts as one call.
+// A Limit limits the number of calls in a sliding window. The call for which the decision is made also counts.
 type Limit struct {
 	// Rule is the rule that specifies the limit.
 	Rule RuleRef

@@ -6,16 +6,16 @@ const maxTried = 400
 
 // combine assumes results for the conditions whose results are unknown. Each such result can be true, false or failed.
 // For each combination of results, combine calls try, which makes decisions and may evaluate further conditions. If at
-// most most conditions have unknown results, combine tries all combinations and returns true.
+// most limit conditions have unknown results, combine tries all combinations and returns true.
 //
 // Otherwise combine returns false and tries at most [maxTried] combinations: all conditions are false, all conditions
 // are true, and the combinations that differ from these in one or two conditions. Therefore a rule that depends on
 // three conditions may not apply in any of these combinations.
-func (e *evaluations) combine(most uint, try func()) (complete bool) {
-	for n := uint(0); n < powerOf3(e.open, most); n++ {
+func (e *evaluations) combine(limit uint, try func()) (complete bool) {
+	for n := uint(0); n < powerOf3(e.open, limit); n++ {
 		e.assume(n)
 		try()
-		if e.open > most {
+		if e.open > limit {
 			e.combineSome(try)
 			return false
 		}
@@ -23,8 +23,8 @@ func (e *evaluations) combine(most uint, try func()) (complete bool) {
 	return true
 }
 
-// combineSome tries the combinations in which at most two conditions are not false, and those in which at most two are
-// not true.
+// combineSome tries the combinations in which all conditions are false except for at most two, and those in which all
+// are true except for at most two.
 func (e *evaluations) combineSome(try func()) {
 	left := maxTried
 	with := func(assumed, failing uint) {
@@ -62,10 +62,10 @@ func (e *evaluations) assume(n uint) {
 	}
 }
 
-// powerOf3 returns 3 to the power of n, or to the power of most+1 if n is greater than most+1.
-func powerOf3(n, most uint) uint {
+// powerOf3 returns 3 to the power of n. If n is greater than limit+1, it returns 3 to the power of limit+1.
+func powerOf3(n, limit uint) uint {
 	out := uint(1)
-	for range min(n, most+1) {
+	for range min(n, limit+1) {
 		out *= 3
 	}
 	return out

@@ -64,18 +64,18 @@ type comparer struct {
 	full bool
 }
 
-// compareAll compares the decisions on a call for all possible results of conditions. The parameters was and is are the
+// compareAll compares the decisions on a call for all possible results of conditions. before and after are the same
 // call before and after the change. They differ only if the classification or the status of the tool changes.
-func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
-	was.evaluations = &evaluations{input: was.conditionInput()}
-	is.evaluations = was.evaluations
-	complete = was.evaluations.combine(maxCompared, func() {
+func (c *comparer) compareAll(before, after *Call) (changes []Change, complete bool) {
+	before.evaluations = &evaluations{input: before.conditionInput()}
+	after.evaluations = before.evaluations
+	complete = before.evaluations.combine(maxCompared, func() {
 		for _, invalid := range []error{nil, errAssumedArguments} {
-			for _, call := range []*Call{was, is} {
+			for _, call := range []*Call{before, after} {
 				call.argumentsChecked, call.CheckArguments = false, func(string) error { return invalid }
 			}
-			c.compare(was, is, invalid != nil)
-			if !was.argumentsChecked && !is.argumentsChecked {
+			c.compare(before, after, invalid != nil)
+			if !before.argumentsChecked && !after.argumentsChecked {
 				break
 			}
 		}
@@ -84,15 +84,15 @@ func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
 }
 
 // compare compares the two decisions under the current assumptions about the results of conditions.
-func (c *comparer) compare(was, is *Call, invalid bool) {
-	was.evaluations.setClass(was)
-	old, oldVerdict := c.before.decideObserved(was)
-	is.evaluations.setClass(is)
-	next, nextVerdict := c.after.decideObserved(is)
+func (c *comparer) compare(before, after *Call, invalid bool) {
+	before.evaluations.setClass(before)
+	old, oldVerdict := c.before.decideObserved(before)
+	after.evaluations.setClass(after)
+	next, nextVerdict := c.after.decideObserved(after)
 	if alikeDecisions(&old, &next) {
 		return
 	}
-	change := Change{Before: old, After: next, InvalidArguments: invalid && (was.argumentsChecked || is.argumentsChecked)}
+	change := Change{Before: old, After: next, InvalidArguments: invalid && (before.argumentsChecked || after.argumentsChecked)}
 	if slices.ContainsFunc(c.changes, func(o Change) bool { return o.covers(&change) }) {
 		return
 	}
@@ -105,15 +105,15 @@ func (c *comparer) compare(was, is *Call, invalid bool) {
 			change.Assumptions = append(change.Assumptions, a)
 		}
 	}
-	was.evaluations.setClass(was)
-	add(was.assumption(&oldVerdict))
-	is.evaluations.setClass(is)
-	add(is.assumption(&nextVerdict))
+	before.evaluations.setClass(before)
+	add(before.assumption(&oldVerdict))
+	after.evaluations.setClass(after)
+	add(after.assumption(&nextVerdict))
 	c.changes = append(c.changes, change)
 }
 
-// covers reports whether o is redundant if c is known. This is the case if the same rules make the same decisions in
-// both changes, and only the assumed results of conditions differ.
+// covers reports whether o is redundant because c is already in the list. This is the case if the same rules make the
+// same decisions in both changes, and only the assumed results of conditions differ.
 func (c *Change) covers(o *Change) bool {
 	same := func(a, b *Decision) bool {
 		return a.Rule == b.Rule && (a.Observed == nil) == (b.Observed == nil) && alikeDecisions(a, b)
@@ -132,8 +132,8 @@ func (c *Call) assumption(v *verdict) (Assumption, bool) {
 	return Assumption{Condition: r.condition(), Result: result}, true
 }
 
-// sameRules reports whether the same rules and the same default apply to a call in both sets. Then the decisions are
-// the same too.
+// sameRules reports whether the same rules and the same default apply to a call in both sets. If so, both sets make the
+// same decision.
 func sameRules(a, b *Set, call *Call) bool {
 	return a.opens(call) == b.opens(call) && alikeRules(a, b, call) && alikeRules(a.withoutObservation(), b.withoutObservation(), call)
 }

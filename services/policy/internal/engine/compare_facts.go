@@ -21,9 +21,9 @@ func NewFactsComparer(set *Set, documents []Document) *FactsComparer {
 
 // Compare returns the differences between the decisions before and after a change to the facts about a tool. It covers
 // all calls that differ from the given call only in their arguments and the time. The facts before and after the change
-// are about the same definition, so their Arguments are equal. The results have the same meaning as the results of the
-// function [Compare]. If the tool's class changes, Compare assumes that a condition that reads the arguments and the
-// class has independent results before and after the change.
+// must be about the same definition, so that their Arguments are equal. The results have the same meaning as the
+// results of the function [Compare]. If the tool's class changes, Compare assumes that a condition that reads the
+// arguments and the class has independent results before and after the change.
 func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, complete bool) {
 	call.listed = true
 	if refusal(&call) != "" {
@@ -35,10 +35,10 @@ func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, compl
 	return c.compareAll(&call, &next)
 }
 
-// MayOpen returns the rules because of which a change to the facts may make calls less restricted. These rules either
-// permit calls and apply only after the change, or restrict calls and apply only before it. MayOpen returns nothing if
+// MayOpen returns the rules that may make calls less restricted after a change to the facts. These rules either permit
+// calls and apply only after the change, or restrict calls and apply only before it. MayOpen returns nothing if
 // [MentionedCallers] contains an example of each kind of caller, because Compare then finds all such calls. If the
-// result is empty and the change makes some calls less restricted, it also does so for calls by a caller in
+// result is empty and the change makes some calls less restricted, then some of these calls are by a caller in
 // MentionedCallers.
 func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	next := call

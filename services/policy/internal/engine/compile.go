@@ -14,15 +14,15 @@ import (
 
 // Options contains the settings, apart from the documents, that affect decisions.
 type Options struct {
-	// SessionCap multiplied by the limit for one session is the limit for all sessions of a principal together. It must be
-	// between 1 and [MaxSessionCap].
+	// SessionCap is a factor between 1 and [MaxSessionCap]. The limit for all sessions of a principal together is the
+	// limit for one session multiplied by SessionCap.
 	SessionCap int
 	// Times contains the durations for approvals. They are the defaults for rules that set no durations.
 	Times Times
 	// Observe says which servers are in observe mode, in which decisions are recorded but not enforced.
 	Observe Observe
-	// Now is the time when the documents are compiled. It determines for which parts of the policy observe mode has ended.
-	// If Now is zero, everything is enforced.
+	// Now is the time when the documents are compiled. If observe mode of a part of the policy ended before this time, the
+	// part is enforced. If Now is zero, everything is enforced.
 	Now time.Time
 }
 
@@ -300,7 +300,7 @@ type fallbacks struct {
 }
 
 // A fallback is the strictest default in several documents, and the first document that has this default. The zero
-// fallback means that the documents have no default.
+// fallback means that none of the documents has a default.
 type fallback struct {
 	value    Default
 	document string

@@ -23,9 +23,9 @@ type evaluations struct {
 	failing uint
 	// permissive is true if all rules whose conditions have unknown results apply.
 	permissive bool
-	// anyArguments is true if a decision must hold for all arguments. Then the result of every condition that reads
-	// arguments is unknown. This includes conditions whose result does not depend on the arguments, because they fail if
-	// the arguments have look-alike keys.
+	// anyArguments is true if a decision must be valid for all arguments. In this case, the result of every condition that
+	// reads arguments is unknown, even if its value does not depend on the arguments, because the condition fails if the
+	// arguments contain look-alike keys.
 	anyArguments bool
 	// classes contains the tool classes for which conditions were evaluated. The field class is the index of the current
 	// class.
@@ -42,7 +42,8 @@ type evaluated struct {
 	result condition.Result
 	err    error
 	// open is true if the result depends on unknown values. This is the case if result is [condition.Unknown], or if the
-	// condition can also fail. Then bit is the position of this result in evaluations.assumed and evaluations.failing.
+	// condition can also fail. If open is true, bit is the position of this result in evaluations.assumed and
+	// evaluations.failing.
 	open bool
 	bit  uint
 }

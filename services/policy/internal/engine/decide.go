@@ -7,15 +7,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Decide makes the decision on a call. It evaluates only the rules with a pattern whose text before the first wildcard
-// is a prefix of the tool's or method's name. The running time grows with the number of these rules.
+// Decide makes the decision on a call. It evaluates only those rules that have a pattern whose literal text before the
+// first wildcard is a prefix of the tool's or method's name. The running time grows with the number of these rules.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decideObserved(&call)
 	return d
 }
 
-// EvaluatesConditions reports whether the decision on a call depends on the call's arguments or the time. It does if a
-// condition reads them, or if the arguments are checked against the tool's schema. Such a decision can take thousands
+// EvaluatesConditions reports whether the decision on a call depends on the call's arguments or the time. This is so if
+// a condition reads them, or if the arguments are checked against the tool's schema. Such a decision can take thousands
 // of times longer than other decisions.
 func (s *Set) EvaluatesConditions(call Call) bool {
 	s = s.withoutObservation() // rules in observe mode are evaluated too
@@ -112,13 +112,13 @@ type verdict struct {
 	// this condition.
 	failed     error
 	failedRule *rule
-	// hint is a rule whose reason is shown if a default refuses the call. It is nil if there is no such rule.
+	// hint is the rule whose reason is shown if a default refuses the call. It is nil if there is no such rule.
 	hint *rule
 	// inexact is a rule with ActionRequireApproval that matches the call only because some server could interpret the
 	// call's URI as a URI that the rule names. It is set only if no rule admits the call.
 	inexact *rule
-	// conflict contains two rules whose lists of approvers or of acr values have no element in common. conflictText says
-	// which lists these are. If there is no conflict, both rules are nil.
+	// conflict contains two rules whose lists of approvers or of acr values have no element in common. conflictText
+	// describes the two lists. If there is no conflict, both rules are nil.
 	conflict     [2]*rule
 	conflictText string
 	// strict is a rule with Strict that refuses the call. It is nil if there is no such rule.
@@ -204,8 +204,8 @@ func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
 }
 
 // byRiskRule returns the rule for `default: by_risk`. It returns nil if the server has a different default, or if the
-// default applies to no principal of the call. The default does not apply to a principal to whom a rule with an action
-// applies, or for whom [Call.failedAllow] returns a rule.
+// default does not apply to any principal of the call. The default does not apply to a principal to whom a rule with an
+// action applies, or for whom [Call.failedAllow] returns a rule.
 func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {
@@ -272,7 +272,7 @@ func (f fallback) action() Action {
 // permits reports whether a default can allow calls or require approval for them.
 func (f fallback) permits() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
-// givesReason reports whether the decision comes from a rule and has a reason. Then the tool is listed even if its
+// givesReason reports whether the decision comes from a rule and has a reason. If so, the tool is listed even if its
 // calls are refused, so that the model can learn the reason.
 func (v *verdict) givesReason(d *Decision) bool { return v.rule != nil && d.Message != "" }
 

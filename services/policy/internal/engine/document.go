@@ -91,8 +91,9 @@ type Rule struct {
 	// which the condition is true. If the condition can't be evaluated for a call, the rule applies unless its action is
 	// [ActionAllow].
 	When string
-	// ExtraArgs makes it possible to evaluate When even if the arguments contain keys that are not in the tool's schema,
-	// or other spellings of the keys that When reads. ExtraArgs has no effect without When.
+	// If ExtraArgs is true, When is evaluated even if the arguments contain keys that are not in the tool's schema, or
+	// other spellings of the keys that When reads. Otherwise such arguments make the evaluation fail. ExtraArgs has no
+	// effect without When.
 	ExtraArgs bool
 	// Otherwise is true if the rule applies to the matching calls for which When is false. In a [RuleRef], the name of
 	// such a rule ends with ".otherwise".
@@ -109,8 +110,8 @@ type Rule struct {
 	// Quorum is how many different people must approve, from 1 to [MaxQuorum]. 0 means 1. Quorum may be set only with
 	// [ActionRequireApproval].
 	Quorum int
-	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after its approval the call may be
-	// made. Each is between [MinTime] and [MaxTime], or 0 for the configured time. They may be set only with
+	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long an approved call can still be made.
+	// Each is between [MinTime] and [MaxTime], or 0 for the configured time. They may be set only with
 	// [ActionRequireApproval].
 	DecideWithin, ExecuteWithin time.Duration
 	// SelfConfirm allows the person who uses the agent to confirm the call. It may be set only with
@@ -161,8 +162,9 @@ type Grant struct {
 	// the condition is true. An approval creates the grant only if the condition is true for the approved call. If Where
 	// is empty, the grant covers all calls to the tool.
 	Where string
-	// ExtraArgs makes it possible to evaluate Where even if the arguments contain keys that are not in the tool's schema,
-	// or other spellings of the keys that Where reads. ExtraArgs has no effect without Where.
+	// If ExtraArgs is true, Where is evaluated even if the arguments contain keys that are not in the tool's schema, or
+	// other spellings of the keys that Where reads. Otherwise such arguments make the evaluation fail. ExtraArgs has no
+	// effect without Where.
 	ExtraArgs bool
 }
 

@@ -26,13 +26,14 @@ type Facts struct {
 	// Arguments contains the sorted names of the arguments that the definition's schema allows. It is empty if the schema
 	// allows all names, or if there is no schema.
 	Arguments []string
-	// Sure is true if the classification is certain enough, or if an operator has set it. Otherwise `default: by_risk`
-	// requires approval for every risk.
+	// Sure is true if the classification is sufficiently certain, or if an operator has set it. Otherwise `default:
+	// by_risk` requires approval for every risk.
 	Sure bool
 
 	// anyTool is true if the facts represent all possible tools.
 	anyTool bool
-	// anyClass is true if the tool's classification is unknown. Then every rule that requires tool properties matches.
+	// anyClass is true if the tool's classification is unknown. In this case, every rule that requires tool properties
+	// matches.
 	anyClass bool
 }
 
@@ -89,8 +90,7 @@ func Annotations() map[string]bool {
 	return map[string]bool{"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": true}
 }
 
-// dangerous reports whether a grant covers the tool only if the grant has Critical. Tools without a classification are
-// dangerous.
+// dangerous reports whether a grant must have Critical to cover the tool. Tools without a classification are dangerous.
 func (f *Facts) dangerous() bool {
 	return f.Category == "" || f.Category == "destructive" || f.Category == "financial" || f.Risk == "" || f.Risk == "critical"
 }

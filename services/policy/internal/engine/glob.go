@@ -12,9 +12,9 @@ import (
 type glob struct {
 	// prefix is the literal text before the first wildcard.
 	prefix string
-	// exact is true if the pattern has no wildcard. Then the pattern matches only prefix.
+	// exact is true if the pattern has no wildcard. In this case, the pattern matches only the string prefix.
 	exact bool
-	// rest is the pattern from the first wildcard on. It contains anyRun for `*` and anyOne for `?`.
+	// rest is the part of the pattern from the first wildcard to the end. It contains anyRun for `*` and anyOne for `?`.
 	rest []rune
 }
 
@@ -78,8 +78,8 @@ func checkText(pattern string) (message, suggestion string) {
 	}
 }
 
-// stray returns a literal character of the pattern for which the function fits returns false. It also reports whether
-// there is such a character. A pattern with such a character matches no valid name.
+// stray looks for a literal character in the pattern for which the function fits returns false. It returns the
+// character and reports whether there is one. A pattern with such a character matches no valid name.
 func (g *glob) stray(fits func(byte) bool) (rune, bool) {
 	for _, r := range g.prefix + string(g.literals()) {
 		if r >= utf8.RuneSelf || !fits(byte(r)) {

@@ -52,8 +52,8 @@ func (x *index) finish() {
 	x.lengths = slices.Compact(x.lengths)
 }
 
-// namedServers returns the servers to which a rule is limited. It uses the server patterns in the document or in the
-// rule if none of them has a wildcard. Otherwise the result is one empty name, which means any server.
+// namedServers returns the servers to which a rule is limited. These are the server patterns in the document or in the
+// rule, provided that no pattern has a wildcard. Otherwise the result is one empty name, which means any server.
 func (r *rule) namedServers() []string {
 	for _, ps := range []patterns{r.documentServers, r.servers} {
 		if len(ps) == 0 || slices.ContainsFunc(ps, func(g glob) bool { return !g.exact }) {

@@ -48,8 +48,7 @@ func (in Inventory) unknownServer(rule int, field, pattern string) ParseError {
 	}
 }
 
-// checkRule checks the names in one rule of a document. The parameter home contains the servers to which the document
-// applies.
+// checkRule checks the names in one rule of a document. home contains the servers to which the document applies.
 func (in Inventory) checkRule(d *Document, rule int, home []string) []ParseError {
 	r := &d.Rules[rule]
 	if r.Tool != "" {

@@ -121,11 +121,11 @@ const maxCombined = 100
 // MentionedCallers returns examples of callers. The first example is a caller that no document mentions. At most limit
 // further examples follow.
 //
-// The next examples are callers that the rules in documents match, and callers with the strings in conditions on the
-// caller. If there are more than limit, MentionedCallers omits some of them and returns false as the second result. The
-// last examples are callers that several rules match, for example with the principal of one rule and the agent of
-// another. They are added only up to the limit, and only while there are at most 100 examples. They do not affect the
-// second result.
+// The next examples are callers that the rules in documents match, and callers that have a string from a condition that
+// reads the caller. If these are more than limit, MentionedCallers omits some of them and returns false as the second
+// result. The last examples are callers that several rules match, for example with the principal of one rule and the
+// agent of another. They are added only up to the limit, and only while there are at most 100 examples. They do not
+// affect the second result.
 func MentionedCallers(documents []Document, limit int) (out []Subject, complete bool) {
 	seen := make(map[string]bool)
 	complete = true
@@ -308,8 +308,8 @@ func exampleOf(pattern string) Mention {
 }
 
 // PossibleClasses returns possible facts about a callable tool that is not in the catalog. The first facts have no
-// classification. If the documents distinguish tools by classification, facts with each category and risk follow, and
-// facts with each tag in the documents. If the documents have more than maxTags tags, PossibleClasses ignores the
+// classification. If the documents distinguish tools by classification, facts with each category and risk and facts
+// with each tag in the documents follow. If the documents have more than maxTags tags, PossibleClasses ignores the
 // remaining tags and returns false.
 func PossibleClasses(documents []Document, server string, maxTags int) (out []Facts, complete bool) {
 	out = []Facts{{Status: Callable}}

@@ -6,8 +6,8 @@ import (
 )
 
 // modelTool is the tool with which the mesh's own agents send requests to models. Calls to this tool cost money.
-// Therefore defaults, rules with a pattern for the tool, and rules for every caller permit the tool only for these
-// agents. A rule that permits it for other callers must name the callers, and must name the tool without wildcards.
+// Therefore a default, a rule with a pattern for the tool, or a rule for every caller permits the tool only for these
+// agents. A rule permits the tool for other callers only if it names the callers, and names the tool without wildcards.
 const modelTool = "wasm_model_ask"
 
 const modelRefusal = "only agents of the mesh may call models; a rule that names " + modelTool + " and its callers allows it to others"

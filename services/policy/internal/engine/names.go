@@ -165,13 +165,13 @@ func foldPatterns(ps patterns) patterns {
 type EntryKind uint8
 
 const (
-	// EntryPrompt is the name of a prompt. Decisions on it are the decisions on prompts/get.
+	// EntryPrompt is the name of a prompt. It is decided like a prompts/get request.
 	EntryPrompt EntryKind = iota
-	// EntryResource is the URI of a resource. Decisions on it are the decisions on resources/read.
+	// EntryResource is the URI of a resource. It is decided like a resources/read request.
 	EntryResource
 	// EntryTemplate is a URI template, which can produce many URIs.
 	EntryTemplate
-	// EntryUpdate is the URI of a changed resource. Decisions on it are the decisions on resources/subscribe.
+	// EntryUpdate is the URI of a changed resource. It is decided like a resources/subscribe request.
 	EntryUpdate
 )
 
@@ -209,7 +209,7 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 
 // CouldAllow reports whether a call with the given method could be allowed or require approval. It may return true
 // although all calls are denied. The method must not be [MethodToolsCall]. Stops affect the result only for
-// notifications that contain data, because the gateway requests no further decision on these.
+// notifications that contain data, because the gateway requests no further decision on such notifications.
 func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bool {
 	call := Call{Method: method, Server: server, Subject: subject, Facts: facts}
 	return s.couldAllow(&call, "") && !s.stopsNotification(&call)

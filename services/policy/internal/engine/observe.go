@@ -75,8 +75,8 @@ type observation struct {
 	observedHomes, enforcedHomes []patterns
 }
 
-// observedAt reports whether a part of the policy is in observe mode at the time now if its observe mode ends at the
-// time until. It returns false if either time is zero.
+// observedAt reports whether a part of the policy whose observe mode ends at the time until is in observe mode at the
+// time now. It returns false if either time is zero.
 func observedAt(until, now time.Time) bool { return !now.IsZero() && now.Before(until) }
 
 // withoutObserved returns the documents without the documents and rules that are in observe mode at the given time.
@@ -208,8 +208,8 @@ func (s *Set) withoutObservation() *Set {
 	return s.enforced
 }
 
-// observesServer reports whether a server is in observe mode. The reason can be the configuration. It can also be that
-// at least one document applies to the server, and all documents that apply to it are in observe mode.
+// observesServer reports whether a server is in observe mode. A server is in observe mode if the configuration says so,
+// or if at least one document applies to it and all documents that apply to it are in observe mode.
 func (o *observation) observesServer(server string) bool {
 	if o.observesAll || o.observedServers[server] {
 		return true
@@ -218,9 +218,9 @@ func (o *observation) observesServer(server string) bool {
 	return slices.ContainsFunc(o.observedHomes, applies) && !slices.ContainsFunc(o.enforcedHomes, applies)
 }
 
-// opens reports whether the server of a call is in observe mode. Then a call is allowed even if rules or defaults would
-// refuse it or hold it for approval. If [Call.needsModelRule] is true, opens returns false, because the call costs
-// money.
+// opens reports whether the server of a call is in observe mode. If so, the call is allowed even if rules or defaults
+// would refuse it or hold it for approval. If [Call.needsModelRule] is true, opens returns false, because the call
+// costs money.
 func (s *Set) opens(call *Call) bool {
 	return s.enforced != nil && !call.needsModelRule() && s.observesServer(call.Server)
 }
@@ -230,9 +230,9 @@ func (s *Set) opens(call *Call) bool {
 // refuses the call.
 var openableCodes = []Code{DeniedByRule, DeniedByDefault, MethodDenied, ToolUnknown, TypeError, ScopeMissing, ApprovalRequired}
 
-// open changes a decision for a server in observe mode. Calls that rules and defaults refuse or hold for approval are
-// allowed. The limits, timeouts and redactions in rules do not apply, and arguments are not recorded. Calls that the
-// catalog does not permit, or that were refused before rules were evaluated, are still refused.
+// open relaxes a decision for a server in observe mode. It allows a call that a rule or a default would refuse or hold
+// for approval. The limits, timeouts and redactions in rules do not apply, and arguments are not recorded. Calls that
+// the catalog does not permit, or that were refused before rules were evaluated, are still refused.
 func (d Decision) open(call *Call) Decision {
 	if refusal(call) != "" || d.Effect != Allow && !slices.Contains(openableCodes, d.Code) {
 		return d

@@ -36,9 +36,9 @@ type keeper struct {
 	// that apply to it are in observe mode. Therefore any enforced document may be the reason why calls to a server are
 	// restricted.
 	observes bool
-	// These fields are true if, before the change, calls may have been refused for certain reasons. approvers means that
-	// lists of approvers had no group in common. acr means that lists of acr values had no value in common. limits means
-	// that too many limits applied to a call.
+	// Each of these fields is a possible reason for refusals before the change. approvers is true if lists of approvers
+	// may have had no group in common. acr is true if lists of acr values may have had no value in common. limits is true
+	// if too many limits may have applied to a call.
 	approvers, acr, limits bool
 }
 
@@ -46,8 +46,8 @@ func approversOf(r *Rule) []string { return r.Approvers }
 
 func acrOf(r *Rule) []string { return r.ApproveWith.ACR }
 
-// listsMayConflict reports whether the rules' lists have no element in common. The function of returns the list of a
-// rule, for example its approvers.
+// listsMayConflict reports whether the rules' lists have no element in common. of is a function that returns the list
+// of a rule, for example its approvers.
 func listsMayConflict(documents []Document, of func(*Rule) []string) bool {
 	var common []string
 	found := false

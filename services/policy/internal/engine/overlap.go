@@ -17,9 +17,9 @@ type OverlapWarning struct {
 }
 
 // CheckOverlaps returns warnings about rules that have no effect because of a different rule. It also returns a warning
-// for each `otherwise` that denies calls that rules in other documents allow. The documents must have no errors. Rules
-// and documents with observe mode are not checked, even if observe mode has ended. If there are very many rules,
-// CheckOverlaps checks only some of them.
+// for each `otherwise` that denies calls, if rules in other documents allow these calls. The documents must have no
+// errors. Rules and documents with observe mode are not checked, even if observe mode has ended. If there are very many
+// rules, CheckOverlaps checks only some of them.
 func CheckOverlaps(documents []Document) []OverlapWarning {
 	c := newOverlapChecker(documents)
 	var out []OverlapWarning

@@ -57,10 +57,10 @@ func (d *Document) Check() []ParseError {
 }
 
 // correctSpelling returns the correct spelling of a method in a pattern if only the case is wrong, and otherwise "".
-// The parameter prefix is the part of the pattern before the first wildcard. If it differs from a protocol method only
-// in case, the result is this method. If this is true only for the part up to the last slash, the result is the correct
-// spelling of that part. The gateway refuses requests with a method in the wrong case, so a pattern in the wrong case
-// never matches.
+// The parameter prefix is the part of the pattern before the first wildcard. If prefix differs from a protocol method
+// only in case, the result is this method. If only the part of prefix up to the last slash does, the result is the
+// correct spelling of this part. The gateway refuses requests with a method in the wrong case, so a pattern in the
+// wrong case never matches.
 func correctSpelling(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))

@@ -14,8 +14,8 @@ type ApprovalTerms struct {
 	Approvers []string
 	// Quorum is the number of different people who must approve. It is at least 1.
 	Quorum int
-	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after its approval the call may be
-	// made. Zero means the configured time.
+	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long an approved call can still be made.
+	// Zero means the configured time.
 	DecideWithin, ExecuteWithin time.Duration
 	// SelfConfirm allows the person who uses the agent to confirm the call. If it is true, Quorum is 1, and Approvers
 	// and Grant are empty.
@@ -43,7 +43,7 @@ func (t *ApprovalTerms) Scope() string {
 
 // Times contains the durations for approvals. They are the defaults for rules that set none. Both must be positive.
 type Times struct {
-	// Decide is how long approvers have to decide. Execute is how long after its approval the call may be made.
+	// Decide is how long approvers have to decide. Execute is how long an approved call can still be made.
 	Decide, Execute time.Duration
 }
 
@@ -85,8 +85,8 @@ func (v *verdict) poolStepUp(asking []*rule) {
 	v.terms.ApproveWith.ACR = v.common(asking, "lists approve_with.acr have no value", func(r *rule) []string { return r.ApproveWith.ACR })
 }
 
-// common returns the strings that are in every nonempty list of the rules. If there is no such string, it sets
-// v.conflict, and sets v.conflictText to nothing.
+// common returns the strings that are in all nonempty lists. The function of returns the list of a rule. If there is no
+// such string, common sets v.conflict, and sets v.conflictText to the parameter nothing.
 func (v *verdict) common(asking []*rule, nothing string, of func(*rule) []string) (out []string) {
 	var listed *rule // first rule with a list
 	for _, r := range asking {

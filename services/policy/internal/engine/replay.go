@@ -51,7 +51,7 @@ func (d *Decision) Enforced() Effect {
 }
 
 // Replay makes a decision on a recorded call in which some values are unknown. It ignores these values in the call. The
-// time is known unless it is zero.
+// time is treated as known unless it is zero.
 //
 // If the arguments are unknown, Replay considers all possible results of the conditions that read them. It returns a
 // decision without Needs only if the effect is always the same. The result of a condition that reads arguments can be

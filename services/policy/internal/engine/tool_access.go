@@ -45,7 +45,7 @@ type AccessCase struct {
 	Holds bool
 }
 
-// Depends reports whether different calls to the tool can have different effects.
+// Depends reports whether decisions on different calls to the tool can have different effects.
 func (a *ToolAccess) Depends() bool {
 	first := a.Cases[0].Decision.Effect
 	differs := func(c AccessCase) bool { return c.Decision.Effect != first }
@@ -114,8 +114,7 @@ func (a *ToolAccess) addOpened(s *Set, d Decision, v verdict, call *Call) {
 	a.add(d, v, call)
 }
 
-// add adds a decision to the cases. If a case has the same rule, effect and code, add merges the decision into this
-// case instead.
+// add adds a decision to the cases, or merges it into the existing case with the same rule, effect and code.
 func (a *ToolAccess) add(d Decision, v verdict, call *Call) {
 	at := slices.IndexFunc(a.Cases, func(c AccessCase) bool {
 		return c.Decision.Effect == d.Effect && c.Decision.Code == d.Code && c.Decision.Rule == d.Rule

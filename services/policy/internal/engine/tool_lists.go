@@ -238,7 +238,7 @@ type readCheck struct {
 	without, optional []string
 	// types contains the types of the argument if it is optional.
 	types []string
-	// mistyped contains the tools in which the argument has none of the types that the expression in use accepts.
+	// mistyped contains the tools whose argument has none of the types that the condition accepts.
 	mistyped []string
 	use      string
 }
@@ -355,9 +355,9 @@ func (c *listChecker) checkDangerous() {
 // An overlapKey identifies a rule in a document, or the default of the document if rule is -1.
 type overlapKey struct{ document, rule int }
 
-// onlyBroadly returns the rule for all tools, or the default, that allows a tool to every caller. It returns false if
-// there is no such rule or default. It also returns false if the tool matches a rule with its name or properties, or a
-// rule with a stricter action.
+// onlyBroadly reports whether a tool is allowed to every caller only by a default or by a rule for all tools, and
+// returns this default or rule. The result is false if another rule matches the tool by its name or properties, or has
+// a stricter action.
 func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
 	facts := m.facts()
 	strictest := DefaultNone

@@ -34,12 +34,12 @@ func (s *Schema) Check(params string) error {
 	if err != nil {
 		return err
 	}
-	c := checker{schema: s, left: maxSteps}
+	c := checker{schema: s, remaining: maxSteps}
 	f := c.apply(s.root, arguments)
 	switch {
 	case c.endless:
 		return unusable("it refers to itself without end")
-	case c.left < 0:
+	case c.remaining < 0:
 		return errTooMuchWork
 	case f != nil:
 		return f
@@ -90,10 +90,10 @@ func readArguments(params string) (*value, error) {
 // A checker checks the arguments of one call.
 type checker struct {
 	schema *Schema
-	// left is the number of remaining steps. If it is negative, the check returns [errTooMuchWork], or an [UnusableError]
-	// if endless is true.
-	left int
-	work gosched.Work
+	// remaining is the number of steps that the check may still take. If it is negative, the check returns
+	// [errTooMuchWork], or an [UnusableError] if endless is true.
+	remaining int
+	work      gosched.Work
 	// nesting is the number of schemas that are currently being applied inside each other.
 	nesting int
 	// endless is true if nesting exceeded [maxNesting].
@@ -122,9 +122,9 @@ const (
 // spend subtracts steps from the remaining steps, and reports whether there were enough.
 func (c *checker) spend(steps int) bool {
 	c.work.Step()
-	c.left -= min(steps, maxSteps+1)
-	if c.left < 0 {
-		c.left = -1
+	c.remaining -= min(steps, maxSteps+1)
+	if c.remaining < 0 {
+		c.remaining = -1
 		return false
 	}
 	return true
@@ -137,7 +137,7 @@ func (c *checker) apply(n *node, v *value) *failure {
 		return nil
 	}
 	if c.nesting++; c.nesting > maxNesting {
-		c.endless, c.left = true, -1
+		c.endless, c.remaining = true, -1
 		return nil
 	}
 	start := len(c.marks)

@@ -91,7 +91,7 @@ func (c *checker) markItems(n *node, v *value) {
 	}
 }
 
-// within applies a schema to a part of a value. During this, the path contains the given segment at its end.
+// within applies a schema to a part of a value. Meanwhile, c.path ends with the given segment.
 func (c *checker) within(at segment, n *node, part *value) *failure {
 	c.path = append(c.path, at)
 	f := c.apply(n, part)

@@ -62,9 +62,9 @@ type value struct {
 // A reader parses JSON into values.
 type reader struct {
 	dec *jsontext.Decoder
-	// left is the number of values and names that may still be read.
-	left int
-	work gosched.Work
+	// remaining is the number of values and names that may still be read.
+	remaining int
+	work      gosched.Work
 }
 
 var (
@@ -73,9 +73,9 @@ var (
 	errTrailing      = errors.New("something follows it")
 )
 
-// parse parses a JSON value. It returns an error if there are more than most values and names.
-func parse(text []byte, most int) (*value, error) {
-	r := reader{dec: jsontext.NewDecoder(strings.NewReader(string(text))), left: most}
+// parse parses a JSON value. It returns an error if there are more than limit values and names.
+func parse(text []byte, limit int) (*value, error) {
+	r := reader{dec: jsontext.NewDecoder(strings.NewReader(string(text))), remaining: limit}
 	v, err := r.value(0)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func parse(text []byte, most int) (*value, error) {
 
 func (r *reader) value(depth int) (*value, error) {
 	r.work.Step()
-	if r.left--; r.left < 0 {
+	if r.remaining--; r.remaining < 0 {
 		return nil, errTooManyValues
 	}
 	if depth > maxDepth {
@@ -161,7 +161,7 @@ func (r *reader) object(depth int) (*value, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.left--
+		r.remaining--
 		m := member{name: name.String()}
 		if m.value, err = r.value(depth + 1); err != nil {
 			return nil, err

@@ -2,8 +2,8 @@
 // and condition can compare them with rules.
 //
 // The server that receives a request parses the same strings with its own parser. Therefore each function returns an
-// error if well-known parsers would interpret a string in different ways. The comments and messages in this package
-// call these parsers readers.
+// error if well-known parsers would interpret a string in different ways. In the comments and messages of this package,
+// such a parser is called a reader.
 //
 // The package never accesses the file system and never resolves host names. The result of a function depends only on
 // its arguments. All functions are safe for concurrent use. Each function limits the length of its strings, and its

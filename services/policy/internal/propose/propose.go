@@ -45,7 +45,7 @@ type Bound struct {
 	Note string
 }
 
-// Bounded reports whether every Bound has a condition.
+// Bounded reports whether each of the bounds has a condition.
 func Bounded(bounds []Bound) bool {
 	return !slices.ContainsFunc(bounds, func(b Bound) bool { return b.Condition == "" })
 }
@@ -61,10 +61,10 @@ func Join(bounds []Bound) string {
 	return strings.Join(parts, " && ")
 }
 
-// Bounds derives the bounds for a tool's arguments, sorted by argument. The note of a Bound without a condition
-// contains the reason. The result is a single Bound with a note if the arguments of a call are unknown, or if the calls
-// have more than maxArguments different arguments. The tool's schema may be zero. The parameter home is the path of a
-// home folder, or empty. A folder that contains this home folder is never the bound for a path.
+// Bounds derives the bounds for a tool's arguments, sorted by argument. If a Bound has no condition, its note contains
+// the reason. If the arguments of a call are unknown, or if the calls have more than maxArguments different arguments,
+// the result is a single Bound with a note. The tool's schema may be zero. The parameter home is the path of a home
+// folder, or empty. A folder that contains this home folder is never the bound for a path.
 func Bounds(calls []Call, schema engine.Schema, home string) []Bound {
 	all, why := read(calls)
 	if why != "" {
@@ -159,9 +159,9 @@ func namesBound(names []string) Bound {
 	return Bound{Condition: "args.all(k, k in [" + list + "])", Note: "arguments: only " + list}
 }
 
-// keep removes the conditions that are false for an observed call or do not compile. This is a safeguard, because the
-// derived conditions should be true for all observed calls. The exceptions are calls with arguments that are too large
-// for any condition.
+// keep removes the conditions that are false for an observed call or do not compile. This is only a safeguard, because
+// the derived conditions should be true for all observed calls. Calls whose arguments are too large for any condition
+// are ignored.
 func keep(bounds []Bound, calls []Call, schema engine.Schema) []Bound {
 	for i, b := range bounds {
 		if b.Condition == "" {

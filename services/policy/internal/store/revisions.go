@@ -115,13 +115,13 @@ func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active 
 	return active, changed, err
 }
 
-// laterThan returns now if now is later than before. Otherwise, for example because the clock was set back, it returns
-// the time one microsecond after before.
-func laterThan(before, now time.Time) time.Time {
-	if now.After(before) {
+// laterThan returns the time now if it is later than the time previous. Otherwise, for example because the clock was
+// set back, it returns the time one microsecond after previous.
+func laterThan(previous, now time.Time) time.Time {
+	if now.After(previous) {
 		return now
 	}
-	return before.Add(time.Microsecond)
+	return previous.Add(time.Microsecond)
 }
 
 func insertRevision(ctx context.Context, tx *sqlstore.Tx, r *Revision, documents []byte) error {
@@ -230,8 +230,8 @@ func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision
 	return found, err
 }
 
-// Revisions returns at most limit activations, newest first. All their numbers are less than below. If below is 0,
-// Revisions returns the newest activations.
+// Revisions returns at most limit activations, newest first. It returns only activations with a Number less than below.
+// If below is 0, it returns the newest activations.
 func (s *Store) Revisions(ctx context.Context, below int64, limit int) (all []Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = readRevisions(ctx, tx, "WHERE number < $1 OR $1 = 0 ORDER BY number DESC LIMIT $2", below, limit)

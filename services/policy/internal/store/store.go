@@ -52,7 +52,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// ChangedSince returns the current version of the catalog, and the servers that changed after the version known. The
+// ChangedSince returns the current version of the catalog, and the servers that changed after the given version. The
 // order of the servers is not specified. Version 0 is the version before the first change. If a server's tools were
 // classified with another classifier version or another trust setting, ChangedSince classifies them again in memory.
 func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {

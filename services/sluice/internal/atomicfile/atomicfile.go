@@ -201,8 +201,8 @@ func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error)
 	return false, os.Rename(temp, path)
 }
 
-// settle waits, and then returns [ErrChanged] if another program has changed the file. The parameter temp is the path
-// of the old file if this file still exists, and empty otherwise. If another program wrote to the old file after the
+// settle waits, and then returns [ErrChanged] if another program has changed the file. temp is the path of the old
+// file, or empty if the old file does not exist any more. If another program wrote to the old file after the
 // comparison, settle restores the old file. settle can't be cancelled, because the new file is already in place, and
 // removing the old file is safe only after this check.
 func (w *Writer) settle(path, temp string, before, after []byte) error {
@@ -229,7 +229,7 @@ func (w *Writer) settle(path, temp string, before, after []byte) error {
 }
 
 // giveBack moves another program's content from the temporary file back to the given path. If the other program has
-// since written to this path too, the later content stays there.
+// since also written to the given path, that later content stays there.
 func giveBack(path, temp string, after []byte, cause error) error {
 	mine := after
 	for range 8 {

@@ -44,8 +44,8 @@ type page struct {
 
 // export writes pages into a directory, which it creates if necessary. It replaces the pages of an earlier export,
 // removes pages that no longer exist, and changes no other file. An interrupted export leaves only complete pages,
-// which the next export replaces. export iterates over pages twice. It calls fill for several pages concurrently, and
-// for the last page after all others.
+// which the next export replaces. export iterates over pages twice. It calls the function fill of several pages
+// concurrently. It calls the last page's fill after all others.
 func export(dir, format string, pages iter.Seq[page]) (err error) {
 	f, err := openFolder(dir, format)
 	if err != nil {

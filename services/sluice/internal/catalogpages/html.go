@@ -33,7 +33,8 @@ var templates = sync.OnceValue(func() *template.Template {
 type rowList struct {
 	Root string
 	Rows []row
-	// Many is true if the tools may belong to several servers. Then each row names its server.
+	// Many is true if the tools may belong to several servers. In this case, each row contains the name of the tool's
+	// server.
 	Many bool
 }
 

@@ -85,22 +85,21 @@ func joined(parts []run) string {
 	return out.String()
 }
 
-// cut returns at most the given number of characters from the beginning of a string. It also reports whether the string
-// is longer.
-func cut(text string, most int) (string, bool) {
+// cut returns at most limit characters from the beginning of a string. It also reports whether the string is longer.
+func cut(text string, limit int) (string, bool) {
 	for at := range text {
-		if most == 0 {
+		if limit == 0 {
 			return text[:at], true
 		}
-		most--
+		limit--
 	}
 	return text, false
 }
 
-// short shortens a string to the given number of characters, at the end of a word if possible, and appends an ellipsis.
-// It does not change a string that is not longer.
-func short(text string, most int) string {
-	begin, more := cut(text, most)
+// short shortens a string to limit characters, at the end of a word if possible, and appends an ellipsis. It returns a
+// string of at most limit characters unchanged.
+func short(text string, limit int) string {
+	begin, more := cut(text, limit)
 	if !more {
 		return text
 	}

@@ -158,8 +158,8 @@ func (w *watch) follow(ctx context.Context, client approvalv1.ApprovalServiceCli
 	}
 }
 
-// print prints the state of an approval. The first call also prints the header row of the table. For a heartbeat, a is
-// nil, and print prints no state.
+// print prints the state of an approval. The first call also prints the header row of the table. A heartbeat has no
+// approval: a is nil, and print prints no state.
 func (w *watch) print(a *approvalv1.Approval) error {
 	if w.json() {
 		if a == nil {

@@ -21,8 +21,9 @@ func (t *tool) catalogDiff() *cobra.Command {
 		Use: "diff SERVER [TOOL]", Short: "Show how pending definitions of tools differ from the accepted definitions",
 		Long: `Show how pending definitions of tools differ from the last accepted ones, and print the commands
 that accept or refuse them. A tool with a pending definition can't be called. Without TOOL, the
-last line accepts exactly the definitions that were shown, except flagged ones, such as
-definitions that give instructions to the model: accept or refuse these one by one.`,
+last line of the output is a command that accepts all the definitions shown, except those that are
+flagged, for example because they give instructions to the model. Accept or refuse flagged
+definitions one by one.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			if len(given) == 1 {

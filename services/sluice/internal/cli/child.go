@@ -18,8 +18,9 @@ const (
 	// terminateTimeout is how long Close waits after it has closed a program's standard input, before it sends SIGTERM.
 	// Close also waits this long between SIGTERM and SIGKILL.
 	terminateTimeout = 2 * time.Second
-	// installTimeout replaces the first terminateTimeout for a program that has not written to its standard output yet.
-	// Such a program may be installing a package. If it were killed, an incomplete package would remain in the npx cache.
+	// installTimeout is used instead of the first terminateTimeout if a program has not written to its standard output
+	// yet. Such a program may be installing a package. If it were killed, an incomplete package would remain in the npx
+	// cache.
 	installTimeout = 30 * time.Second
 	// outputTimeout limits how long Close waits for the rest of the output of a program that has exited.
 	outputTimeout = time.Second

@@ -65,8 +65,8 @@ func (t *tool) readToken(f *config.File, name string) (string, error) {
 // may be empty.
 type credential struct{ secret, from string }
 
-// personCredential returns the token for a person's commands. This is the first one that exists of SLUICE_TOKEN, the
-// session from `login` at this mesh, and the generated operator token.
+// personCredential returns the token for a person's commands. It uses SLUICE_TOKEN if it is set, otherwise the session
+// from `login` at this mesh, and otherwise the generated operator token.
 func (t *tool) personCredential(f *config.File, at endpoint) (credential, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return credential{secret: text, from: "SLUICE_TOKEN"}, nil

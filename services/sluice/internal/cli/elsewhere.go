@@ -97,7 +97,7 @@ func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token stri
 }
 
 // servers returns the sorted names of the servers that the token may use. These are the servers with tools that the
-// token's holder may see, and also those candidates that exist but have no tools that the holder may see.
+// token's holder may see. They also include the candidates that exist, even if the holder may see none of their tools.
 func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]string, error) {
 	names, err := m.listedServers(ctx)
 	if err != nil {

@@ -62,7 +62,7 @@ func (t *tool) identityBlock() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "block (SUBJECT | --client CLIENT)",
 		Short: "Block a person, an agent or an OAuth client, immediately",
-		Long: `Block a caller, for example a person who leaves. When the command has ended, no service accepts
+		Long: `Block a caller, for example a person who leaves. Once the command returns, no service accepts
 the tokens, sessions and JWTs of this person, or of agents that work for this person, even if
 they are created later. Sandboxed agents that this person owns can no longer call tools. Calls
 that were already sent end normally.`,

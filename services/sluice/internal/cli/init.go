@@ -32,7 +32,7 @@ type initFlags struct {
 	http, tokenFile, caFile string
 	// trustLoopback is true if the URL of the remote mesh may be an http URL of this machine.
 	trustLoopback bool
-	// add is true if `init` adds entries for servers of the remote mesh for which clients have no entry.
+	// add is true if `init` also adds new entries, for servers of the remote mesh that clients do not have an entry for.
 	add bool
 }
 

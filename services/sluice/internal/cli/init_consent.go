@@ -72,8 +72,8 @@ func (s *setup) askForVariables(ctx context.Context) {
 	}
 }
 
-// projectVariables returns the variables from the person's environment that a server would get only because of entries
-// in project files. It also returns one of these entries.
+// projectVariables returns those variables from the person's environment that a server would get only because entries
+// in project files refer to them. It also returns one of these entries.
 func (s *setup) projectVariables(server string) (entry clientconfig.Entry, variables []string) {
 	for _, w := range s.plan.Wraps {
 		if w.Server != server {

@@ -27,7 +27,7 @@ const maxBody = maxResponse + 1<<20
 func (b bodyLimiter) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := b.RoundTripper.RoundTrip(r)
 	if err == nil {
-		resp.Body = &limitedBody{body: resp.Body, left: maxBody}
+		resp.Body = &limitedBody{body: resp.Body, remaining: maxBody}
 	}
 	return resp, err
 }
@@ -37,16 +37,16 @@ var errTooLarge = fmt.Errorf("the response is larger than %d MiB", maxBody>>20)
 // limitedBody is a response body. Reading fails if the body is too large.
 type limitedBody struct {
 	body io.ReadCloser
-	// left is the number of bytes that may still be read, or -1 after the limit was exceeded.
-	left int
+	// remaining is the number of bytes that may still be read, or -1 after the limit was exceeded.
+	remaining int
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
-	if b.left < 0 {
+	if b.remaining < 0 {
 		return 0, errTooLarge
 	}
-	n, err := b.body.Read(p[:min(len(p), b.left+1)])
-	if b.left -= n; b.left < 0 {
+	n, err := b.body.Read(p[:min(len(p), b.remaining+1)])
+	if b.remaining -= n; b.remaining < 0 {
 		return n, errTooLarge
 	}
 	return n, err

@@ -268,8 +268,8 @@ func (t *tool) logout() *cobra.Command {
 	return &cobra.Command{
 		Use:   "logout",
 		Short: "End the session of `login`",
-		Long: `End the session of ` + "`" + t.self + " login`" + `, and delete its token from this machine. When the command has
-ended, no service accepts this token. You stay signed in at the issuer.`,
+		Long: `End the session of ` + "`" + t.self + " login`" + `, and delete its token from this machine. Once the command
+returns, no service accepts this token. You stay signed in at the issuer.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
@@ -368,15 +368,15 @@ func (t *tool) printCaller(token *identityv1.Token) error {
 	})
 }
 
-// readLimited reads a file, or standard input if the path is -. It returns an error if there are more than most bytes.
-func readLimited(path string, most int64) ([]byte, error) {
+// readLimited reads a file, or standard input if the path is -. It returns an error if there are more than limit bytes.
+func readLimited(path string, limit int64) ([]byte, error) {
 	if path == "-" {
-		return readUpTo(os.Stdin, most)
+		return readUpTo(os.Stdin, limit)
 	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close() //nolint:errcheck // the file was only read
-	return readUpTo(file, most)
+	return readUpTo(file, limit)
 }

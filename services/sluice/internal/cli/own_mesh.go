@@ -31,8 +31,8 @@ const (
 )
 
 // personalConfig returns the path of the configuration of the person's own mesh if commands should use this mesh, and
-// otherwise "". They should use it if the configuration exists, no other mesh is named, and no mesh has run in the
-// working directory.
+// otherwise "". Commands should use it if the configuration exists, the person has named no other mesh, and no mesh has
+// run in the working directory.
 func (t *tool) personalConfig() string {
 	if data, ok := app.Env("SLUICE_DATA"); t.data != "" || ok && data != "" {
 		return ""

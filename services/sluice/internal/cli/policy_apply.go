@@ -53,7 +53,7 @@ func (t *tool) policyApply() *cobra.Command {
 		Long: `Replace all policy documents of a mesh that has ` + "`policies: [store]`" + `. PATHs are files and folders
 with all documents of the new policy (default the folder policies). The command shows which
 calls get another result, first the calls that are refused now and would be allowed, and asks
-you to confirm. The mesh runs the tests of the documents. When the command has ended, no gateway
+you to confirm. The mesh runs the tests of the documents. Once the command returns, no gateway
 starts a call under the older documents.
 
 With approvals.policy_changes in the configuration, the command prints the id of an approval and

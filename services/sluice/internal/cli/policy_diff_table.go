@@ -215,7 +215,7 @@ func callerText(p *identityv1.Principal) string {
 	return orDash(strings.Join(parts, ", "))
 }
 
-// flipConditions describes the conditions on which it depends whether the result of a call changes.
+// flipConditions describes the conditions that determine whether the result of a call changes.
 func flipConditions(f *policyv1.Flip) string {
 	var parts []string
 	for _, c := range f.GetConditions() {

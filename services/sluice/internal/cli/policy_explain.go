@@ -161,8 +161,8 @@ func ruleRow(r *policyv1.ConsideredRule) []string {
 	return []string{ruleName(r.GetRule()), action, strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
 }
 
-// printNoGrant prints why approving the call would not also allow later calls. It does so for each rule with a grant
-// that has a condition.
+// For each rule whose grant has a condition, printNoGrant prints why approving this call would not also allow later
+// calls.
 func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, hasArguments bool) {
 	for _, r := range rules {
 		for _, c := range r.GetChecks() {

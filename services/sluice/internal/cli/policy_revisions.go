@@ -74,7 +74,7 @@ func (r revisionRecord) String() string {
 
 // policyDocuments describes the stored policy documents in the output of `status`.
 type policyDocuments struct {
-	// Applied is false if no documents have been applied. Then every call is refused.
+	// Applied is false if no documents have been applied. In this case, every call is refused.
 	Applied bool `json:"applied"`
 	// Revision is the active revision, or nil if there is none.
 	Revision *revisionRecord `json:"revision,omitempty"`

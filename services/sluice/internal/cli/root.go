@@ -94,9 +94,10 @@ type exitError struct {
 // Unwrap returns the underlying error.
 func (e exitError) Unwrap() error { return e.error }
 
-// selfName returns the name of this program for messages. If SLUICE_COMMAND is set, as in containers, it returns this
-// value. It returns the name with which the process was called if this is a relative path, or if this is an absolute
-// path and PATH contains no program named sluice. Otherwise it returns "sluice".
+// selfName returns the name of this program for messages. If SLUICE_COMMAND is set, as in containers, it returns the
+// value of this variable. Otherwise, it returns the name with which the process was called if this name is a relative
+// path, or if it is an absolute path and PATH contains no program named sluice. In all other cases, it returns
+// "sluice".
 func selfName(program string, env config.Env, look func(string) (string, error)) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name

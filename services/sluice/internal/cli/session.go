@@ -21,7 +21,7 @@ import (
 
 const (
 	protocolVersion = "2025-11-25"
-	// maxResponse is the maximum size of a response in bytes. It is the maximum size that the gateway accepts from a
+	// maxResponse is the maximum size of a response in bytes. This is the maximum size that the gateway accepts from a
 	// server, plus 1 MiB for the data that the gateway adds.
 	maxResponse  = 17 << 20
 	closeTimeout = 2 * time.Second

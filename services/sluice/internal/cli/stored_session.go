@@ -149,11 +149,11 @@ func removeSession(ctx context.Context, f *config.File) error {
 	return errors.Join(errs...)
 }
 
-// readUpTo reads all bytes. It returns an error if there are more than most bytes.
-func readUpTo(from io.Reader, most int64) ([]byte, error) {
-	raw, err := io.ReadAll(io.LimitReader(from, most+1))
-	if err == nil && int64(len(raw)) > most {
-		return nil, fmt.Errorf("it has more than %d bytes", most)
+// readUpTo reads all bytes. It returns an error if there are more than limit bytes.
+func readUpTo(from io.Reader, limit int64) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(from, limit+1))
+	if err == nil && int64(len(raw)) > limit {
+		return nil, fmt.Errorf("it has more than %d bytes", limit)
 	}
 	return raw, err
 }

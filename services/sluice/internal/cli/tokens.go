@@ -450,8 +450,8 @@ func (t *tool) revokeToken() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke (ID | --agent NAME)",
 		Short: "Revoke a token, or all tokens of an agent, immediately",
-		Long: `Revoke a token, or all tokens of an agent. When the command has ended, no gateway accepts them.
-Calls that were already sent end normally. To revoke a token of the configuration, remove it
+		Long: `Revoke a token, or all tokens of an agent. Once the command returns, no gateway accepts them.
+Calls that were already sent end normally. To revoke a token in the configuration, remove it
 from the file; no restart is necessary.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeToken,

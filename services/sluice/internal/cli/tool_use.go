@@ -53,8 +53,9 @@ type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent contains the times of each session's calls within one minute of the call that was added last. As for limits,
-	// a call counts for the session of its caller, and for the session of each principal in the caller's delegation chain.
+	// recent contains the times of each session's calls within one minute of the call that was added last. A call counts
+	// for the session of its caller, and for the session of each principal in the caller's delegation chain, just as it
+	// counts for limits.
 	recent map[string][]time.Time
 }
 

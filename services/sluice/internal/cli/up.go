@@ -43,9 +43,9 @@ func (t *tool) up() *cobra.Command {
 		Long: `Run all services of the mesh in one process. Without a configuration, up runs a demo server
 under a starter policy, and creates tokens for an agent and an operator in the data folder.
 
-Without --config, up uses sluice.yaml in the working folder, if only you can write the file and
-the folder. It shows what the file would start and use, and asks you to agree, once for each
-content. Without a terminal, set --config.`,
+Without --config, up uses sluice.yaml in the working folder, provided that no other user can
+write to the file or the folder. It shows what the file would start and use, and asks you to
+confirm. It asks again only when the file has changed. Without a terminal, set --config.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
@@ -179,7 +179,7 @@ func addDefaults(ctx context.Context, group *errgroup.Group, f *config.File, log
 }
 
 // announceWhenReady waits until the mesh is ready and then announces it, so that commands and clients find it. If ctx
-// is done first, it returns nil without an error, because this is not a failure.
+// is done first, it returns nil, because this is not a failure.
 func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, idle idleFlags) (*running.Announcement, error) {
 	ready, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -147,8 +147,8 @@ func (t *tool) commandFor(f *config.File, found addresses) string {
 	return command
 }
 
-// clientConfig returns a configuration for MCP clients. It contains the agent's token if this was generated, and
-// otherwise a placeholder.
+// clientConfig returns a configuration for MCP clients. It contains the agent's token if `up` generated one, or a
+// placeholder otherwise.
 func clientConfig(f *config.File, names, generated []string) string {
 	var entries []string
 	token := "<your agent's token>"

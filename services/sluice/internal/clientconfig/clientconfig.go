@@ -1,6 +1,6 @@
-// Package clientconfig knows where MCP clients store their configuration, and reads and writes the entries for MCP
-// servers in these files. The package does no I/O. Paths depend only on a [System], and the contents of files are
-// passed as bytes.
+// Package clientconfig contains the paths at which MCP clients store their configuration. It reads and writes the
+// entries for MCP servers in these files. The package does no I/O. Paths depend only on a [System], and the contents of
+// files are passed as bytes.
 package clientconfig
 
 import (

@@ -34,8 +34,7 @@ func (r Relay) Args() []string {
 	return args
 }
 
-// parseRelay parses the arguments in an entry. It returns nil if they differ from the result of [Relay.Args] in more
-// than their order.
+// parseRelay parses the arguments in an entry. It returns nil unless they are a result of [Relay.Args], in any order.
 func parseRelay(args []string) *Relay {
 	if len(args) == 0 || args[0] != "stdio" {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// settle is how long Sluice waits before it reads a changed file again. In this time, the client could overwrite the
-// file.
+// settle is how long Sluice waits after it has changed a file before it reads the file again, to detect that the client
+// has overwritten the change.
 const (
 	settle = 2 * time.Second
 	// settleEmpty is the minimum time that Sluice waits before it reads an empty or missing file again, because a client

@@ -188,8 +188,8 @@ func (m MeshFile) server(s Server) configedit.Object {
 	return append(configedit.Object{{Name: "stdio", Value: out}}, observed...)
 }
 
-// Existing returns the servers in a configuration. A secret that can't be read gets an empty value. Then the server
-// does not equal any entry in a client.
+// Existing returns the servers in a configuration. A secret that can't be read gets an empty value, so that its server
+// does not equal any entry in a client's file.
 func Existing(f *config.File, env config.Env) []Server {
 	settings := func(values map[string]config.Secret) []Setting {
 		var out []Setting

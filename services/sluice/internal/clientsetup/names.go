@@ -33,7 +33,7 @@ func serverName(entry string) string {
 }
 
 // freeName returns a name that is not taken. It tries the given name, then the name with the client's ID appended, and
-// finally adds numbers to the latter name.
+// finally that longer name with a number appended.
 func freeName(name, client string, taken func(string) bool) string {
 	if !taken(name) {
 		return name

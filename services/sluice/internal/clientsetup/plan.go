@@ -59,7 +59,7 @@ func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 }
 
 // forEach calls plan for each entry that may be changed. It counts the entries that are disabled or already go through
-// the mesh. It adds entries that only seem to go through the mesh to p.Left.
+// the mesh. If an entry only seems to go through the mesh, forEach adds it to p.Left.
 func (p *Plan) forEach(plan func(file int, e clientconfig.Entry)) {
 	for i, f := range p.Files {
 		for _, e := range f.Entries {

@@ -78,7 +78,7 @@ func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
 	}
 }
 
-// lastValueEnd returns an offset in or after the last value of n that precedes all comments after this value.
+// lastValueEnd returns an offset in the last value of n, or after this value but before the comments that follow it.
 func (d *yamlDocument) lastValueEnd(n *yaml.Node) int {
 	for len(n.Content) > 0 {
 		n = n.Content[len(n.Content)-1]

@@ -34,12 +34,12 @@ type Config struct {
 	// SessionIdle is how long an HTTP session can be without requests before it ends. It must be greater than 0. It has no
 	// effect if Stateless is set.
 	SessionIdle time.Duration
-	// Stateless is true if the server has no HTTP sessions. Then it neither issues nor requires an Mcp-Session-Id. Only a
-	// stateless server supports MCP revision 2026-07-28. If Stateless is false, a session starts with `initialize`. A
-	// request in revision 2026-07-28 then gets the error −32022 with the supported revisions.
+	// Stateless is true if the server has no HTTP sessions. Such a server neither issues nor requires an Mcp-Session-Id.
+	// Only a stateless server supports MCP revision 2026-07-28. If Stateless is false, a session starts with `initialize`.
+	// A request in revision 2026-07-28 then gets the error −32022 with the supported revisions.
 	Stateless bool
-	// JSONResponse makes the server respond to a POST with one application/json body instead of an event stream. Then only
-	// a client that has opened the session's GET stream receives progress notifications.
+	// JSONResponse makes the server respond to a POST with one application/json body instead of an event stream. If
+	// JSONResponse is true, a client receives progress notifications only if it has opened the session's GET stream.
 	JSONResponse bool
 }
 

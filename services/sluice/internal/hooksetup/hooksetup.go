@@ -30,8 +30,8 @@ const (
 	Hold = 240 * time.Second
 )
 
-// settle is how long Sluice waits before it reads a changed file again. In this time, the client could overwrite the
-// file.
+// settle is how long Sluice waits after it has changed a file before it reads the file again, to detect that the client
+// has overwritten the change.
 var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
@@ -224,8 +224,8 @@ func (t Target) Preview(data, program string) (before, after []byte, err error) 
 	return before, after, err
 }
 
-// Install registers the hook. It reports whether it has changed the settings, which is not necessary if the hook is
-// already registered. Hooks of other programs stay.
+// Install registers the hook. It reports whether it has changed the settings. It changes nothing if the hook is already
+// registered. Hooks of other programs stay.
 func (t Target) Install(ctx context.Context, data, program string) (changed bool, err error) {
 	before, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	missing := errors.Is(err, fs.ErrNotExist)

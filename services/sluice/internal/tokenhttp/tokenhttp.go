@@ -1,5 +1,5 @@
 // Package tokenhttp sends HTTP requests that contain a caller's token. It sends the token to other machines only with
-// TLS, except to the host cleartextTo in [New]. It does not follow redirects.
+// TLS. The only exception is the host in the parameter cleartextTo of [New]. It does not follow redirects.
 package tokenhttp
 
 import (
