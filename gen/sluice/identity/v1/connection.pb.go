@@ -409,7 +409,7 @@ type Connection struct {
 	Problem string `protobuf:"bytes,10,opt,name=problem,proto3" json:"problem,omitempty"`
 	// Person whose account the connection uses. It is absent for an account that belongs to no person.
 	Person *Person `protobuf:"bytes,11,opt,name=person,proto3" json:"person,omitempty"`
-	// Whether the account is only for listing the tools of a server at which each person uses her own account.
+	// Whether the account is used only to list the tools of a server at which each person uses her own account.
 	ForDiscovery bool `protobuf:"varint,12,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	// Name of the account at the server: preferred_username, email or sub of the ID token, at most 256 bytes. The
 	// authorization server has chosen it. It is empty if the authorization server has issued no ID token at the sign-in,
@@ -853,7 +853,8 @@ type GetAccessTokenResponse struct {
 	// Generation of the token, at least 1. Each refresh and each new connection increases it.
 	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Time until the token expires, measured when the response is sent. It is absent if the authorization server has not
-	// named it. A gateway uses it instead of `expires`, because its clock can differ from that of the identity service.
+	// stated it. A gateway uses this field instead of `expires`, because the clocks of the gateway and the identity
+	// service can differ.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,4,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	// Person whose account the token belongs to. It is absent if the account belongs to no person. A gateway refuses a
 	// token for another person than the one it has requested. Identity services before this field ignore the person in
