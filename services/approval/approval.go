@@ -1,5 +1,5 @@
 // Package approval serves sluice.approval.v1. It stores the calls that wait for a person's approval, counts the votes
-// of operators and approvers, and lets only one caller claim each approved call, and only once.
+// of operators and approvers, and ensures that each approved call is claimed only once, by one caller.
 //
 // A transition is a change to an approval that is recorded in its history, such as a vote, or the change from pending
 // to approved. Some transitions become due when a deadline passes, such as the change from pending to expired.
@@ -37,7 +37,7 @@ const (
 	// which the service deletes older approvals.
 	retention     = 30 * 24 * time.Hour
 	pruneInterval = time.Hour
-	// healthTimeout limits how long a health check of the store takes. countTimeout limits how long the count of open
+	// healthTimeout limits how long a health check of the store takes. countTimeout limits how long counting the open
 	// approvals takes.
 	healthTimeout = time.Second
 	countTimeout  = 5 * time.Second
@@ -50,7 +50,7 @@ const (
 type Deps struct {
 	// Tokens contains the principals whose votes count.
 	Tokens *authn.Tokens
-	// Policy is asked for the active policy revision. Verifier checks the signatures of the policy service.
+	// Policy is the client that receives the active policy revision. Verifier checks the signatures of the policy service.
 	Policy   policyv1.PolicyServiceClient
 	Verifier *signeddecision.Verifier
 	// Meter creates the metrics, and Tracer creates the spans.
@@ -75,7 +75,7 @@ type Service struct {
 	// readTurns limits the processor time for parsing calls, and drawTurns limits the processor time for rendering
 	// views. A call may be as large as 4 MiB, so both queues share the time fairly between the requesters.
 	readTurns, drawTurns *fairqueue.Queue[string]
-	// gaugeRegistration is the registration of the metrics callback countOpen. It is nil until the store is open.
+	// gaugeRegistration is the registration of the callback [Service.countOpen]. It is nil until the store is open.
 	gaugeRegistration metric.Registration
 }
 
@@ -161,8 +161,8 @@ func prune(ctx context.Context, tx *store.Tx) error {
 	return tx.DeleteRequestCounts(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the operator may later configure a longer window
 }
 
-// doNothing is passed to a transaction that only has to apply the state transitions that are due. Every transaction
-// applies these transitions before it calls its function.
+// doNothing is passed to transactions that only apply the state transitions that are due. A transaction applies these
+// transitions before it calls its function.
 func doNothing(context.Context, *store.Tx) error { return nil }
 
 // Health implements rpc.HealthChecker.
@@ -205,8 +205,8 @@ func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
 	return nil
 }
 
-// Busy implements [app.Busier]. The service is busy while approvals are open, because the process must keep running to
-// notify people of these approvals.
+// Busy implements [app.Busier]. The service is busy while approvals are open, because the process must run to notify
+// people of these approvals.
 func (s *Service) Busy(ctx context.Context) (string, error) {
 	var counts map[approvalv1.ApprovalState]int64
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// defaultLease is the length of a claim's lease if the request does not set a length.
+// defaultLease is the duration of a claim's lease if the request does not set a duration.
 const defaultLease = time.Minute
 
 // ClaimApproval implements approvalv1.ApprovalServiceServer.
@@ -53,10 +53,10 @@ func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprov
 
 // checkCallOf returns an error if the statement is about a call other than the call of r.
 func checkCallOf(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
-	if r.Ended() { // the params may be deleted, and an ended approval can't be claimed
+	if r.Ended() { // the params may have been deleted, and an ended approval can't be claimed
 		return nil
 	}
-	if len(r.Alike) == 0 { // an older version of the store did not write this digest
+	if len(r.Alike) == 0 { // the record was written by an older version of the store, without this digest
 		alike, err := binding.DigestIgnoringDefinition(r.Approval.GetRequester(), r.Call.GetCall())
 		if err != nil {
 			return err
@@ -85,7 +85,7 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 		if err != nil {
 			return nil, err
 		}
-		if full != nil { // the approval stays unchanged, and its attempt keeps its reserved limits
+		if full != nil { // the approval does not change, so the limits that were reserved for its attempt stay reserved
 			return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: full}}, nil
 		}
 	}
@@ -104,8 +104,8 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 	}}}, nil
 }
 
-// approvingVotes returns the valid votes to approve the call. If a grant (an approval for several calls) covers the
-// call of r, these are the votes for the approval that created the grant. Otherwise they are the votes for r.
+// approvingVotes returns the valid votes to approve the call. If a grant covers the call of r, these are the votes for
+// the approval that created the grant. Otherwise, they are the votes for r.
 func approvingVotes(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	of := r
 	if grant != nil && r.Approval.GetGrantedBy() != "" {
@@ -138,8 +138,8 @@ func saveWithGrant(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record
 	return tx.Save(ctx, r)
 }
 
-// changeClaimed applies a change that the holder of a claim requests. It saves the approval and the record whose grant
-// covers the call.
+// changeClaimed applies a change that the holder of a claim requests. It saves the approval, and also the record whose
+// grant covers the call if there is one.
 func (s *Service) changeClaimed(ctx context.Context, id string, change func(tx *store.Tx, r, grant *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {

@@ -13,13 +13,15 @@ import (
 // Config configures the approval service.
 type Config struct {
 	// Decide is how long people may take to approve or deny a call. Execute is how long an approved call may wait until it
-	// is sent. Both must be positive. They apply to rules that do not set their own times.
+	// is sent. Both must be positive. A rule of the policy can override them.
 	Decide, Execute time.Duration
 	// CoolDown is how long a call stays denied after a person has denied it. It must not be negative.
 	CoolDown time.Duration
-	// MaxPending limits how many calls of one principal wait for approval at the same time. It must be at least 1.
+	// MaxPending is the maximum number of one principal's calls that wait for approval at the same time. It must be at
+	// least 1.
 	MaxPending int
-	// MaxAsked limits how many approvals one principal may request within any period of AskedWindow. It must be at least
+	// MaxAsked is the maximum number of approvals that one principal may request within any period of length AskedWindow.
+	// It must be at least
 	// 1. AskedWindow must be at least 1 s and at most [config.MaxAskedWindow].
 	MaxAsked    int
 	AskedWindow time.Duration
@@ -54,7 +56,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, err
 }
 
-// Validate returns all errors of the configuration.
+// Validate returns all errors in the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Decide <= 0 || c.Execute <= 0 || c.CoolDown < 0 {

@@ -19,9 +19,9 @@ const (
 	// clock.
 	maxAge   = 5 * time.Second
 	maxAhead = 2 * time.Second
-	// maxUsed limits how many used decisions are remembered. Each decision is remembered for maxAge+maxAhead. While
-	// maxUsed decisions are remembered, every new decision is refused. The limit is higher than the number of decisions
-	// that a store can process in maxAge+maxAhead.
+	// maxUsed is the maximum number of used decisions that are remembered. Each decision is remembered for
+	// maxAge+maxAhead. While maxUsed decisions are remembered, all other decisions are refused. A store can't process so
+	// many decisions in maxAge+maxAhead.
 	maxUsed = 1 << 16
 )
 
@@ -30,13 +30,13 @@ const (
 type decisionVerifier struct {
 	verifier  *signeddecision.Verifier
 	revisions revisions
-	// started is the start time of this service. The service refuses a decision from before its start, because it does not
-	// know whether the decision was used.
+	// started is the start time of this service. Decisions that were signed earlier are refused, because this process
+	// can't know whether they were used.
 	started time.Time
 
 	mu   sync.Mutex
 	used map[[sha256.Size]byte]struct{}
-	// order lists the used decisions, sorted by the time at which they were used, oldest first.
+	// order lists the used decisions, sorted by the time of their use, oldest first.
 	order []usedDecision
 }
 
@@ -66,9 +66,9 @@ type decisionUse struct {
 	attempt  int32
 }
 
-// accept returns the statement that the policy service signed, and marks the statement as used. The caller must check
-// with [checkCallDigest] that the statement is about the call. The error is [errDecisionRefused], [errDecisionStale],
-// [errNoRevision] or [errTooManyUsed].
+// accept returns the statement that the policy service signed, and marks the statement as used. The caller must then
+// check with [checkCallDigest] that the statement is about the call. The error is [errDecisionRefused],
+// [errDecisionStale], [errNoRevision] or [errTooManyUsed].
 func (v *decisionVerifier) accept(u decisionUse) (*policyv1.DecisionStatement, error) {
 	statement, err := v.verifier.Verify(u.signed)
 	if err != nil {
@@ -102,8 +102,8 @@ func (u *decisionUse) mismatch(s *policyv1.DecisionStatement) string {
 	}
 }
 
-// checkFreshness returns errDecisionStale unless the policy service signed the statement under the active revision, at
-// most maxAge ago, and after this service started.
+// checkFreshness returns [errDecisionStale] if the statement was not signed under the active revision, is older than
+// maxAge, or was signed before this service started.
 func (v *decisionVerifier) checkFreshness(s *policyv1.DecisionStatement, now time.Time) error {
 	current, err := v.revisions.isCurrent(s.GetDecision().GetPolicyRevision(), s.GetActivation())
 	if err != nil {
@@ -142,8 +142,8 @@ func (v *decisionVerifier) markUsed(statement []byte, now time.Time) error {
 	return nil
 }
 
-// checkCallDigest returns [errDecisionRefused] unless the statement is about the call with the given digest, which is a
-// result of [binding.DigestIgnoringDefinition].
+// checkCallDigest returns [errDecisionRefused] if the statement is not about the call with the given digest. The digest
+// is a result of [binding.DigestIgnoringDefinition].
 func checkCallDigest(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
 		return fmt.Errorf("%w: it is about another call", errDecisionRefused)

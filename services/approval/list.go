@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// maxHistory limits how many transitions are read from an approval's history. maxHistoryBytes limits the total size of
-	// the transitions in a response.
+	// maxHistory is the maximum number of transitions that a response contains. maxHistoryBytes is their maximum total
+	// size.
 	maxHistory      = 1000
 	maxHistoryBytes = 1 << 20
 	// pageSize is the number of approvals per page if the request does not set a page size.
 	pageSize = 100
-	// maxScan limits how many approvals are read for one page, including those that the filter excludes. When this limit
-	// is reached, the page ends.
+	// maxScan is the maximum number of approvals that are read for one page, including approvals that the filter excludes.
+	// When this limit is reached, the page ends.
 	maxScan = 10_000
 )
 
@@ -57,8 +57,8 @@ type approvalReader struct {
 	resp   *approvalv1.GetApprovalResponse
 }
 
-// readHead reads the approval. Unless the request is for a later part of a view, readHead also reads the history. It
-// does not read the call, because the call may be large.
+// readHead reads the approval without its call, because the call may be large. It also reads the history, unless the
+// request is for a later part of a view.
 func (g *approvalReader) readHead(ctx context.Context, tx *store.Tx) error {
 	r, err := tx.GetHead(ctx, g.caller.Tenant(), g.req.GetApprovalId())
 	if err != nil {
@@ -80,7 +80,7 @@ func (g *approvalReader) wantsView() bool {
 }
 
 // readForView reads the approval, the history and the call in one transaction, so that the response is consistent. It
-// returns nil if there is no view to show.
+// returns nil if the response needs no view.
 func (g *approvalReader) readForView(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 	if err := g.readHead(ctx, tx); err != nil || !g.wantsView() {
 		return nil, err
@@ -174,8 +174,8 @@ func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*a
 	return resp, nil
 }
 
-// matchesForMe reports whether an approval matches the for_me field of the filter. If for_me is set, an approval
-// matches only if the caller may vote on it and has not voted on it.
+// matchesForMe reports whether an approval matches the for_me field of the filter. If for_me is set, only approvals
+// match on which the caller may vote and has not voted.
 func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true
@@ -200,7 +200,7 @@ func (s *Service) mayVote(person *identityv1.Principal, r *lifecycle.Record) boo
 	return err == nil
 }
 
-// storeFilter returns the store's filter for the approvals that match f and that the caller may see.
+// storeFilter returns a store filter. It selects the approvals that match f, if the caller may see them.
 func storeFilter(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filter {
 	out := store.Filter{
 		Tenant: caller.Tenant(), States: f.GetStates(), Server: f.GetServer(), Name: publicname.Of(f.GetName()), Subject: f.GetSubject(), Holder: f.GetHolder(),
@@ -211,7 +211,7 @@ func storeFilter(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filte
 	return out
 }
 
-// formatPageToken returns a token that contains the start of the page and a digest of the filter.
+// formatPageToken returns a page token. It contains the position of the page and a digest of the filter.
 func formatPageToken(f *approvalv1.ApprovalFilter, before int64) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", before, filterDigest(f)))
 }

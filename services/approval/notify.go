@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// noticeConfig returns the configured channels with their secrets resolved.
+// noticeConfig returns the configured channels, with resolved secrets.
 func noticeConfig(f *config.File, env config.Env) (notice.Config, error) {
 	var out notice.Config
 	var errs []error

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 )
 
-// pendingRetry is the pause after a failed read of the store, before the store is read again.
+// pendingRetry is the pause after a failed read of the store.
 const pendingRetry = time.Second
 
 // Pending describes the pending approvals of all tenants.
@@ -19,10 +19,10 @@ type Pending struct {
 	Newest string
 }
 
-// WatchPending calls report whenever there are pending approvals that it has not reported yet. It returns when ctx is
-// done. The first report includes the approvals that are already pending. If more approvals are opened before report
-// returns, the next report includes all of them. On PostgreSQL, WatchPending notices approvals that other processes
-// open only when this process changes an approval.
+// WatchPending calls report when there are pending approvals that it has not reported yet. It returns when ctx is done.
+// The first report includes all pending approvals. Approvals that are opened while report runs are included in the next
+// report. On PostgreSQL, WatchPending reports approvals that other processes open only after this process has changed
+// an approval.
 func (s *Service) WatchPending(ctx context.Context, report func(Pending)) {
 	last := int64(0) // the number of the newest transition that opened a reported approval
 	for {

@@ -71,7 +71,7 @@ type approvalRequest struct {
 	question  lifecycle.OpenRequest
 	// canConfirm is true if the client can show a form to the person who uses the agent.
 	canConfirm bool
-	// waitedFor is the id of the approval that the call has waited for before. It may be empty.
+	// waitedFor is the id of the approval for which the call has already waited. It is empty if the call has not waited.
 	waitedFor string
 }
 
@@ -97,8 +97,8 @@ func (a *approvalRequest) inTransaction(ctx context.Context, do func(context.Con
 	return resp, err
 }
 
-// bindCall parses the call and sets its digests. Because the call may be large, bindCall waits for the caller's share
-// of processor time.
+// bindCall parses the call and sets its digests. Because the call may be large, bindCall first waits for processor time
+// in [Service.readTurns].
 func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCall) error {
 	end, err := a.service.readTurns.Acquire(ctx, string(store.PrincipalDigest(a.principal)))
 	if err != nil {
@@ -120,8 +120,8 @@ func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCa
 	return nil
 }
 
-// allowsSelfVote reports whether the terms allow the vote in the request, which the person who uses the agent has cast.
-// It returns true if the request has no vote.
+// allowsSelfVote reports whether the terms allow the self vote in the request. A self vote is cast by the person who
+// uses the agent. It returns true if the request has no self vote.
 func allowsSelfVote(req *approvalv1.RequestApprovalRequest) bool {
 	return req.GetSelfVote() == nil || lifecycle.AllowsSelfVote(req.GetDecision().GetApproval())
 }
@@ -146,8 +146,8 @@ func (a *approvalRequest) attachOrOpen(ctx context.Context, tx *store.Tx) (*appr
 	return a.openUnlessEnded(ctx, tx)
 }
 
-// openUnlessEnded opens an approval, unless the call has waited for an approval that has ended. Without this check, a
-// call that is repeated just when its approval ends would open another approval, and no caller would wait for it.
+// openUnlessEnded opens an approval, unless the call has waited for an approval that has ended. Otherwise, a call that
+// is repeated when its approval ends would open another approval for which no caller waits.
 func (a *approvalRequest) openUnlessEnded(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	if a.waitedFor == "" {
 		return a.openUnlessDenied(ctx, tx)
@@ -161,13 +161,13 @@ func (a *approvalRequest) openUnlessEnded(ctx context.Context, tx *store.Tx) (*a
 	}
 	switch was.Approval.GetState() { //nolint:exhaustive // an approval in another state has ended
 	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED, approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:
-		return a.openUnlessDenied(ctx, tx) // it is an approval of another call, for example with another definition
+		return a.openUnlessDenied(ctx, tx) // the approval is for another call, for example one with another tool definition
 	}
 	return askedResponse(was, false), nil
 }
 
-// openUnlessDenied opens an approval, unless a person denied the same call and the cool-down has not ended. A call that
-// differs from the denied call only in `_meta` or in non-essential params counts as the same call.
+// openUnlessDenied opens an approval, unless a person has denied the same call and the cool-down has not ended. The
+// params of the two calls may differ in `_meta` and in other non-essential members.
 func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	was, err := tx.Denied(ctx, a.principal.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {
@@ -182,8 +182,8 @@ func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*
 }
 
 // attach updates the existing approval of the call to the policy service's current decision. It asks approvers again if
-// the approval terms have changed. The response reports whether the person who uses the agent can be asked to confirm
-// the call.
+// the approval terms have changed. The response says whether the client can ask the person who uses the agent to
+// confirm the call.
 func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
 	askedAgain := r.UpdateDecision(a.question.Decision, a.service.defaultTimes(), tx.Now)
 	if !askedAgain && !a.mayConfirm(r) {
@@ -193,9 +193,9 @@ func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle
 	switch {
 	case err != nil:
 		return nil, err
-	case full != nil && askedAgain: // the approval keeps its old terms, but policy evaluates the call again at the claim
+	case full != nil && askedAgain: // the approval keeps its old terms, but the policy service decides again when the call is claimed
 		return refusalResponse(full), nil
-	case full != nil: // only approvers are asked
+	case full != nil: // the person who uses the agent is not asked, only approvers
 		return askedResponse(r, false), nil
 	case askedAgain:
 		err = tx.Save(ctx, r)
@@ -205,7 +205,7 @@ func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle
 	return a.withConfirm(askedResponse(r, false), r), err
 }
 
-// mayConfirm reports whether the person who uses the agent can be asked to confirm the call of a record.
+// mayConfirm reports whether the client may ask the person who uses the agent to confirm the call.
 func (a *approvalRequest) mayConfirm(r *lifecycle.Record) bool {
 	return a.canConfirm && r.Approval.GetState() == pending && lifecycle.AllowsSelfVote(r.Approval.GetTerms())
 }
@@ -260,7 +260,7 @@ func (a *approvalRequest) open(ctx context.Context, tx *store.Tx) (*approvalv1.R
 }
 
 // cancelOutdated cancels the pending and approved approvals of the same call that are bound to another definition of
-// the tool or another server, because those calls can no longer run.
+// the tool or to another server. The calls of these approvals can no longer run.
 func (a *approvalRequest) cancelOutdated(ctx context.Context, tx *store.Tx) error {
 	waiting, err := tx.OtherDefinitions(ctx, a.principal, a.question.Call, a.question.Alike)
 	if err != nil {
@@ -296,8 +296,8 @@ func (a *approvalRequest) coverByGrant(ctx context.Context, tx *store.Tx, r *lif
 	return nil
 }
 
-// checkLimits returns a refusal if the caller, a principal in the caller's delegation chain, or a person for whom they
-// work has reached the limit of pending approvals or of approval requests. Otherwise it returns nil.
+// checkLimits returns a refusal if one of the caller's accounts (see [store.Accounts]) has reached the limit of pending
+// approvals or of approval requests. Otherwise, it returns nil.
 func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
 	for _, account := range store.Accounts(a.principal) {
 		n, err := tx.Pending(ctx, account.Digest)
@@ -315,14 +315,14 @@ func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*appro
 	return a.service.checkRequestRate(ctx, tx, a.principal)
 }
 
-// tooManyPending returns the message of a refusal. The message says whose calls are pending, and what the caller can
-// do.
+// tooManyPending returns the message of a refusal because of too many pending calls. The message says whose calls are
+// pending, and what the caller can do.
 func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }
 
-// checkRequestRate returns a refusal if the caller, a principal in the caller's delegation chain, or a person for whom
-// they work has reached the limit of approval requests. Otherwise it returns nil.
+// checkRequestRate returns a refusal if one of the caller's accounts (see [store.Accounts]) has reached the limit of
+// approval requests. Otherwise, it returns nil.
 func (s *Service) checkRequestRate(ctx context.Context, tx *store.Tx, who *identityv1.Principal) (*approvalv1.Refusal, error) {
 	left, err := tx.RetryAfter(ctx, who, s.cfg.MaxAsked, s.cfg.AskedWindow)
 	if err != nil || left == 0 {

@@ -15,7 +15,7 @@ import (
 // policy service sends a message at least every 500 ms.
 const watchSilence = 2 * time.Second
 
-// revisions stores the active policy revision that was received last. It is safe for concurrent use.
+// revisions stores the newest active policy revision that this service has received. It is safe for concurrent use.
 type revisions struct {
 	policy policyv1.PolicyServiceClient
 
@@ -33,8 +33,8 @@ func (r *revisions) checkReady() error {
 	return nil
 }
 
-// isCurrent reports whether a decision's revision is the last received revision or a later one. A decision may have a
-// later revision, because the policy service may use a revision before it sends that revision to watchers.
+// isCurrent reports whether a decision was made under the last received revision or a later one. A later revision is
+// possible, because the policy service may use a revision before it sends the revision to watchers.
 func (r *revisions) isCurrent(id, activation string) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,7 +45,7 @@ func (r *revisions) isCurrent(id, activation string) (bool, error) {
 }
 
 // watch receives the active revision until ctx is done. While the policy service is unavailable, the last received
-// revision stays in effect. That is safe, because an unavailable policy service makes no decisions, and its earlier
+// revision stays in effect. This is safe, because an unavailable policy service makes no decisions, and earlier
 // decisions are refused after maxAge.
 func (r *revisions) watch(ctx context.Context) {
 	stream := grpcstream.Stream[policyv1.WatchRevisionResponse]{
@@ -61,8 +61,7 @@ func (r *revisions) watch(ctx context.Context) {
 	stream.Run(ctx)
 }
 
-// setActive stores the active revision. An active revision without an id means that no revision is active, and
-// setActive ignores it.
+// setActive stores the active revision. It ignores a revision without an id, which means that no revision is active.
 func (r *revisions) setActive(active *policyv1.Revision) {
 	if active.GetId() == "" {
 		return

@@ -20,8 +20,8 @@ var (
 	errParams       = errors.New("params_json can't be read")
 	errCursor       = errors.New("the cursor belongs to another watch: watch without a cursor")
 	errPageToken    = errors.New("the page token belongs to another list: begin without a page token")
-	// errDecisionStale means that the decision can't be used, for example because it is too old, is of an older
-	// revision or was already used, and that the caller must request a new one from the policy service.
+	// errDecisionStale means that the caller must request a new decision from the policy service. The decision is too old,
+	// was made under an older revision, or was already used.
 	errDecisionStale = errors.New("the decision is out of date: ask policy again")
 	// errDecisionRefused means that the decision was forged, or that the policy service signed it for another request.
 	errDecisionRefused = errors.New("the decision is not the one that policy signed for this request")

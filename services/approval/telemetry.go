@@ -51,8 +51,8 @@ type metrics struct {
 	unknown   metric.Int64Counter
 	givenUp   metric.Int64Counter
 
-	// outcomes, states and phases contain the attributes for each state. They are created once because creating them is
-	// expensive.
+	// outcomes, states and phases contain the attributes for each state. They are created only once to avoid repeated
+	// allocations.
 	outcomes, states map[approvalv1.ApprovalState]metric.MeasurementOption
 	phases           map[approvalv1.ApprovalState]metric.MeasurementOption
 }
@@ -89,7 +89,7 @@ func newMetrics(ctx context.Context, meter metric.Meter) (*metrics, error) {
 	return m, nil
 }
 
-// stateAttributes returns one attribute for each state. Its value is the name of the state.
+// stateAttributes returns one attribute for each state. The attribute's value is the name of the state.
 func stateAttributes(key attribute.Key, states ...approvalv1.ApprovalState) map[approvalv1.ApprovalState]metric.MeasurementOption {
 	out := make(map[approvalv1.ApprovalState]metric.MeasurementOption, len(states))
 	for _, s := range states {
@@ -110,8 +110,8 @@ func (m *metrics) addZeros(ctx context.Context) {
 	m.givenUp.Add(ctx, 0)
 }
 
-// describeVote sets the attributes of a cast vote on its span, and links the span to the trace of the approval request.
-// The span contains no string that a person wrote.
+// describeVote sets the attributes of a span for a vote, and links the span to the trace of the approval request. The
+// attributes contain no text that a person wrote.
 func describeVote(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) {
 	if !span.IsRecording() {
 		return
@@ -120,7 +120,7 @@ func describeVote(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.App
 	telemetry.Link(span, a.GetTraceParent())
 }
 
-// describeFailedVote sets the attributes of a vote that failed with err on its span. error.type is the reason in the
+// describeFailedVote sets the attributes of a span for a failed vote. The attribute error.type is the reason in the
 // gRPC status of err.
 func describeFailedVote(span trace.Span, verdict approvalv1.Verdict, err error) {
 	if !span.IsRecording() {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
-// maxDraws limits how often the view is rendered for one vote. The view is rendered again if the approval changes
-// before the vote is stored.
+// maxDraws is the maximum number of times that the view is rendered for one vote. The view is rendered again if the
+// approval changes before the vote is stored.
 const maxDraws = 4
 
 // drawnView is a view and the state of the approval from which it was rendered.
@@ -25,8 +25,8 @@ type drawnView struct {
 }
 
 // drawView renders the view of the approval that read returns. It returns nil if read returns nil. Rendering the view
-// of a large call is slow. Therefore drawView renders outside the transaction and charges the processor time to the
-// requester, so that other requesters don't wait.
+// of a large call is slow. Therefore, drawView renders outside the transaction. The processor time counts as the
+// requester's share in [Service.drawTurns], so that other requesters don't wait.
 func (s *Service) drawView(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*drawnView, error) {
 	end, err := s.drawTurns.Acquire(ctx, string(store.PrincipalDigest(asker)))
 	if err != nil {
@@ -55,8 +55,8 @@ func (s *Service) drawView(ctx context.Context, asker *identityv1.Principal, rea
 	return &drawnView{View: drawn, version: r.Approval.GetVersion(), unsettled: facts.Unsettled}, nil
 }
 
-// viewForVote renders the view whose digest a vote to approve must contain. It returns nil if the vote is a denial or
-// the approval is not pending.
+// viewForVote renders the view whose digest a vote to approve must contain. It returns nil if the vote is a denial, or
+// if the approval is not pending.
 func (s *Service) viewForVote(ctx context.Context, tenant, id string, verdict approvalv1.Verdict) (*drawnView, error) {
 	if verdict != approvalv1.Verdict_VERDICT_APPROVE {
 		return nil, nil //nolint:nilnil // a denial needs no view
@@ -74,8 +74,7 @@ func (s *Service) viewForVote(ctx context.Context, tenant, id string, verdict ap
 	})
 }
 
-// isCurrent reports whether rendering the view of r now would produce the same digest. It returns false for a nil
-// receiver.
+// isCurrent reports whether the view of r still has the same digest. It returns false for a nil receiver.
 func (s *drawnView) isCurrent(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (bool, error) {
 	if s == nil || s.version != r.Approval.GetVersion() {
 		return false, nil
@@ -84,8 +83,8 @@ func (s *drawnView) isCurrent(ctx context.Context, tx *store.Tx, r *lifecycle.Re
 	return unsettled == s.unsettled, err
 }
 
-// viewForNotice renders the view for a notice that asks approvers to vote. asked is the approval as it was when the
-// notice was written. viewForNotice returns nil if the approval no longer waits for the same decision.
+// viewForNotice renders the view for a notice that asks approvers to vote. asked is a copy of the approval at the time
+// when the notice was written. viewForNotice returns nil if the approval no longer waits for the same decision.
 func (s *Service) viewForNotice(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	drawn, err := s.drawView(ctx, asked.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 		r, err := tx.GetAnyTenant(ctx, asked.GetId())

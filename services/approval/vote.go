@@ -29,8 +29,8 @@ func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideAppr
 	return &approvalv1.DecideApprovalResponse{Approval: out.Approval, Vote: out.VoteOf(person)}, nil
 }
 
-// voteFromSlack casts the vote of a person who pressed a button in Slack. It returns a sentence that tells the person
-// the result. The vote has the rights of the person's tokens, like a vote that is cast with a token.
+// voteFromSlack casts the vote of a person who has pressed a button in Slack. The person has the same rights as with an
+// own token. voteFromSlack returns a sentence that tells the person the result.
 func (s *Service) voteFromSlack(ctx context.Context, p notice.Press) string {
 	const nothing = "Nothing was decided: "
 	voters, err := s.tokens.PrincipalsOf(p.Tenant, p.Subject)
@@ -56,9 +56,9 @@ func (s *Service) voteFromSlack(ctx context.Context, p notice.Press) string {
 	return "Your vote counts: the call is " + lifecycle.StateName(a.GetState()) + "."
 }
 
-// castVote casts a ballot. voters contains the principals of the person's tokens. It must not be empty. The vote is
-// cast as the first principal that may vote on the approval. If none of the principals may vote, castVote returns the
-// error for voters[0].
+// castVote casts a vote. voters contains the principals of the person's tokens. It must not be empty. castVote uses the
+// first of these principals that may vote on the approval. If none of them may vote, castVote returns the error for
+// voters[0].
 func (s *Service) castVote(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ctx, span := s.tracer.Start(ctx, voteSpan)
 	defer span.End()
@@ -71,8 +71,8 @@ func (s *Service) castVote(ctx context.Context, id string, voters []*identityv1.
 	return out, nil
 }
 
-// castOnCurrentView casts a ballot on the current view. If the approval changes before the vote is stored,
-// castOnCurrentView renders the view again. It renders the view at most maxDraws times.
+// castOnCurrentView casts a vote on the current view. If the approval changes before the vote is stored,
+// castOnCurrentView renders the view again, at most maxDraws times in total.
 func (s *Service) castOnCurrentView(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ballot.OwnersMayDecide, ballot.CoolDown = s.cfg.OwnerMayApprove, s.cfg.CoolDown
 	for range maxDraws {
@@ -88,7 +88,7 @@ func (s *Service) castOnCurrentView(ctx context.Context, id string, voters []*id
 	return nil, lifecycle.ErrViewChanged
 }
 
-// castOnView casts a ballot on a rendered view. It returns nil if the view has changed since it was rendered.
+// castOnView casts a vote on a rendered view. It returns nil if the view has changed since it was rendered.
 func (s *Service) castOnView(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot, shown *drawnView) (*lifecycle.Record, error) {
 	var out *lifecycle.Record
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -124,9 +124,9 @@ func (s *Service) castOnView(ctx context.Context, id string, voters []*identityv
 	return out, err
 }
 
-// coverPending approves the pending calls that the grant of an approval covers, if the last vote created that grant.
-// The oldest calls are approved first. One call of the grant stays reserved for the call of the approval itself,
-// because approvers were asked about that call.
+// coverPending approves the pending calls that the grant of an approval covers, if the last vote created this grant. It
+// approves the oldest calls first. One call of the grant stays reserved for the approval's own call, because approvers
+// have voted on that call.
 func coverPending(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
 	if by.Approval.GetState() != approved || !by.HasLiveGrant(tx.Now) {
 		return nil
@@ -156,8 +156,8 @@ func hasDecidingRole(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_APPROVER
 }
 
-// isVisible reports whether a caller may see an approval of its tenant. An agent may see only the approvals that it
-// requested. Every other caller may see all approvals.
+// isVisible reports whether a caller may see an approval in the caller's tenant. An agent may see only the approvals
+// that it requested. Every other caller may see all approvals.
 func isVisible(caller *authn.Caller, r *lifecycle.Record) bool {
 	p := caller.Principal
 	if caller.Person != nil || p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
@@ -178,16 +178,16 @@ func actorSubject(caller *authn.Caller) string {
 type voteChecker struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
-	// owners contains the current owners and actors of the claiming caller and of the principals in its delegation
-	// chain. It also contains the operators who created their tokens. These owners may differ from the owners in the
-	// record, because two tokens of one subject may have different owners.
+	// owners contains the current owners and actors of the claiming caller and of the principals in the caller's
+	// delegation chain. It also contains the operators who created the tokens of these principals. The current owners may
+	// differ from the owners in the record, because two tokens of one subject may have different owners.
 	owners []string
 	err    error
 }
 
-// agentOwners returns the people who can't approve the calls of a caller. These are the actors of the caller and of the
-// principals in its delegation chain. Unless the configuration allows owners to approve their agents' calls, they are
-// also the owners of these principals, and the operators who created their tokens.
+// agentOwners returns the people who may not approve the calls of p. These are the actors of p and of the principals in
+// its delegation chain. If the configuration does not let owners approve their agents' calls, they also include the
+// owners of these principals and the operators who created their tokens.
 func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 	for _, who := range append([]*identityv1.Principal{p}, p.GetChain()...) {
 		out = append(out, who.GetActor())

@@ -23,10 +23,10 @@ import (
 const (
 	// pollInterval is the interval at which a watch checks for changes that other processes made.
 	pollInterval = 500 * time.Millisecond
-	// heartbeatInterval is the time after which a watch without other messages sends an empty message. The empty message
-	// may be up to pollInterval late.
+	// heartbeatInterval is the time without messages after which a watch sends an empty message. The empty message may be
+	// up to pollInterval late.
 	heartbeatInterval = 8 * time.Second
-	// batchSize limits how many approvals are read in one transaction.
+	// batchSize is the maximum number of approvals that are read in one transaction.
 	batchSize = 100
 )
 
@@ -48,7 +48,7 @@ type watch struct {
 	// lastMove is the number of the newest transition that was sent. lastSent is the time of the last message.
 	lastMove int64
 	lastSent time.Time
-	// lastApproval is the approval that was sent last. It is nil until one is sent.
+	// lastApproval is the approval that was sent last. It is nil before the first approval is sent.
 	lastApproval *approvalv1.Approval
 }
 
@@ -56,7 +56,7 @@ func (w *watch) run(ctx context.Context) error {
 	if err := w.sendCurrent(ctx); err != nil {
 		return err
 	}
-	w.filter.States = nil // the states in the filter apply only to the approvals that are sent first
+	w.filter.States = nil // the filter's states select only the approvals that are sent first
 	for {
 		moved := w.store.Moved()
 		over, err := w.catchUp(ctx)
@@ -149,8 +149,8 @@ var openStates = []approvalv1.ApprovalState{
 	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN,
 }
 
-// catchUp sends the approvals that have changed since the transition w.lastMove, and reports whether the watch is over.
-// The watch of one approval is over when the approval has ended.
+// catchUp sends the approvals that have changed since the transition w.lastMove. It reports whether the watch is over.
+// A watch of one approval is over when the approval has ended.
 func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	for {
 		var found []store.Listed
@@ -181,8 +181,8 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	}
 }
 
-// hasEnded reports whether the watched approval has ended and the client has received this information, either in this
-// stream or before the position of the request's cursor.
+// hasEnded reports whether the watched approval has ended and the client knows this. The client knows this from this
+// stream, or from the stream that returned the request's cursor.
 func (w *watch) hasEnded(ctx context.Context) (over bool, err error) {
 	if w.lastApproval != nil {
 		return w.lastApproval.GetEnded() != nil, nil
@@ -210,7 +210,7 @@ func (w *watch) send(a *approvalv1.Approval, synced bool) error {
 	return w.stream.Send(resp)
 }
 
-// cursor returns the position at which a client can resume this watch. It consists of w.lastMove and the digest of the
+// cursor returns the position at which a client can resume this watch. It contains w.lastMove and the digest of the
 // watch.
 func (w *watch) cursor() string { return fmt.Sprintf("%d.%s", w.lastMove, w.digest()) }
 
@@ -223,8 +223,8 @@ func (w *watch) parseCursor(cursor string) (int64, error) {
 	return at, nil
 }
 
-// digest returns a digest of the tenant, the approval and the filter. A cursor contains the digest, so that it is valid
-// only for the same watch.
+// digest returns a digest of the tenant, the approval and the filter. A cursor contains this digest, because it is
+// valid only for the same watch.
 func (w *watch) digest() string {
 	sum := sha256.Sum256([]byte(w.caller.Tenant() + "\x00" + w.req.GetApprovalId() + "\x00" + filterDigest(w.req.GetFilter())))
 	return hex.EncodeToString(sum[:8])
@@ -244,7 +244,7 @@ func (w *watch) checkToken() error {
 	}
 	live, err := w.tokens.PrincipalsOf(p.GetTenant(), p.GetSubject())
 	if err != nil {
-		return nil //nolint:nilerr // the tokens are not known at the moment; the token was valid when the watch began
+		return nil //nolint:nilerr // the current tokens are unknown, but the token was valid when the watch began
 	}
 	if !slices.ContainsFunc(live, func(t *identityv1.Principal) bool { return t.GetTokenId() == p.GetTokenId() }) {
 		return errCredential

@@ -24,8 +24,8 @@ type message struct {
 	} `json:"params"`
 }
 
-// NewEcho returns a minimal MCP server. It opens sessions, and its response to every tool call contains the call's text
-// argument. It is safe for concurrent use.
+// NewEcho returns a minimal MCP server. It opens sessions. Its response to a tool call contains the call's argument
+// named text. It is safe for concurrent use.
 func NewEcho() http.Handler {
 	var sessions atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -67,8 +67,8 @@ func (s *sites) writeMesh(dir string, mesh meshFile) (string, error) {
 	return path, os.WriteFile(path, []byte(text.String()), 0o600)
 }
 
-// policyText returns a policy with policyRules rules. It has rules for the tools that are called, patterns that match
-// these tools only for other callers, and rules for tools that are never called.
+// policyText returns a policy with policyRules rules. It contains rules for the tools that are called, rules with
+// patterns that match these tools for other callers only, and rules for tools that are never called.
 func policyText() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "version: 1\nname: bench\nserver: %s\ndefault: deny\ntools:\n", serverName)

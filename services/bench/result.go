@@ -60,8 +60,8 @@ func (r *Results) Ratio(cell string, callers int) Spread {
 }
 
 // Against compares a cell with another cell. It uses only the samples with the given number of callers. In each round,
-// it divides the value of the cell by the value of the other cell, and it returns a summary of these ratios. The given
-// function returns the value of a sample.
+// it divides the value of the cell by the value of the other cell, and it returns a summary of these ratios. The
+// function number returns the value of a sample.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {

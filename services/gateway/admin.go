@@ -31,11 +31,11 @@ import (
 const (
 	// defaultPage is the number of entries on a page if the request sets no page size.
 	defaultPage = 100
-	// maxList is the maximum size of the records in one response, in bytes.
+	// maxList is the maximum total size, in bytes, of the records in one response.
 	maxList = 3 << 20
 )
 
-// errPageToken means that the page token in a request was not returned by an earlier request.
+// errPageToken means that the gateway did not issue the page token in a request for this list.
 var errPageToken = errors.New("page_token: this list has returned no such token")
 
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
@@ -80,7 +80,8 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 }
 
 // seesAll reports whether a caller may read data that does not belong to a single tenant. People in the installation's
-// tenant may read it. A mesh service may read it if it acts for itself or on behalf of a person in that tenant.
+// tenant may read such data. A mesh service may read such data on its own behalf, or on behalf of a person in that
+// tenant.
 func seesAll(caller *authn.Caller) bool {
 	if caller == nil {
 		return false
@@ -94,8 +95,8 @@ func isOperator(caller *authn.Caller) bool {
 	return seesAll(caller) && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// silentClients returns the clients to which the gateway currently sends no forms, because they did not answer earlier
-// forms.
+// silentClients returns the clients to which the gateway currently sends no forms, because they did not respond to
+// earlier forms.
 func (s *Service) silentClients() (out []*gatewayv1.SilentClient) {
 	for _, e := range s.forms.Silent() {
 		out = append(out, &gatewayv1.SilentClient{
@@ -105,7 +106,7 @@ func (s *Service) silentClients() (out []*gatewayv1.SilentClient) {
 	return out
 }
 
-// serverStatuses returns the states of the configured servers, sorted by name. If inDetail is true, the states include
+// serverStatuses returns the states of the configured servers, sorted by name. If inDetail is true, the result includes
 // details that only operators may see.
 func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) {
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
@@ -129,9 +130,9 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 	return all
 }
 
-// ListSessions implements gatewayv1.GatewayServiceServer. If a session is used while the client reads the pages one by
-// one, the session moves to the front of the list and may be missing from the following pages. Every other session is
-// listed once.
+// ListSessions implements gatewayv1.GatewayServiceServer. Sessions are sorted by the time of their last use. If a
+// session is used while the client reads the pages, it moves to the front of the list, so the remaining pages might not
+// contain it. Every other session is listed exactly once.
 func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
 	earlier, err := sessionPageFilter(req.GetPageToken())
 	if err != nil {
@@ -198,7 +199,7 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 	return resp, nil
 }
 
-// parsePageToken parses the page token for a list of records. An empty token stands for the position of the newest
+// parsePageToken parses the page token of a list of records. For an empty token, it returns the position of the newest
 // record.
 func parsePageToken(token string) (at journal.Position, err error) {
 	if token == "" {
@@ -233,8 +234,8 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 	return ctx.Err()
 }
 
-// tenantOf returns the tenant whose data the caller may see. It returns "" for unauthenticated callers, and for mesh
-// services that do not call on behalf of a person or principal, because these callers may not see any data.
+// tenantOf returns the tenant whose data the caller may see. It returns "" for callers that may not see any data. These
+// are unauthenticated callers, and mesh services that do not call on behalf of a person or principal.
 func tenantOf(ctx context.Context) string {
 	caller := authn.CallerOf(ctx)
 	if caller == nil {
@@ -243,9 +244,9 @@ func tenantOf(ctx context.Context) string {
 	return caller.Tenant()
 }
 
-// filter returns a filter that selects the records that the caller may see and that match f, which is the filter in the
-// caller's request. The counts of unauthenticated requests belong to the installation, so only callers in the tenant
-// "default" see them.
+// filter returns a journal filter. It selects the records that match f, if the caller may see them. f is the filter in
+// the caller's request. Only callers in the tenant "default" may see the counts of unauthenticated requests, because
+// these counts belong to the installation.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {

@@ -23,11 +23,11 @@ import (
 )
 
 const (
-	// maxResult is the maximum size of a result of CallTool, in bytes.
+	// maxResult is the maximum size, in bytes, of a result of CallTool.
 	maxResult = 6 << 20
-	// maxTool is the maximum size of a tool definition in ListTools, in bytes.
+	// maxTool is the maximum size, in bytes, of a tool definition in ListTools.
 	maxTool = 1 << 20
-	// maxProgress limits how many progress messages of one call are queued.
+	// maxProgress is the maximum number of queued progress messages of one call.
 	maxProgress = 64
 )
 
@@ -36,7 +36,7 @@ var errIdempotencyKey = errors.New("CallToolRequest.idempotency_key is not serve
 
 var errArguments = errors.New("arguments_json is not a JSON object")
 
-// refusedError is a refusal that the caller receives as a gRPC error instead of an answer to the call.
+// refusedError is a refusal that is returned as a gRPC error, not as the result of the call.
 type refusedError struct{ *refusal.Refusal }
 
 // Error implements error.
@@ -56,13 +56,12 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	if req.GetHold() != nil {
 		request.Hold = new(req.GetHold().AsDuration())
 	}
-	// If the channel is full, progress messages are dropped, so that a client that reads slowly does not delay the
-	// call.
+	// If the channel is full, progress messages are dropped. Otherwise, a client that reads slowly would delay the call.
 	progress, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
 		for resp := range progress {
-			_ = stream.Send(resp) // ctx is cancelled if the caller has disconnected
+			_ = stream.Send(resp) // if this fails, the caller has disconnected and ctx is cancelled
 		}
 	}()
 	request.Event = func(message []byte) {
@@ -91,8 +90,8 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 // id.
 func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
-	// The arguments must be exactly one JSON value, so that they cannot add members to the message. Package jsonrpc
-	// later checks what the value contains.
+	// The arguments must be exactly one JSON value. Otherwise, they could add members to the message. Package jsonrpc
+	// later checks the contents of the value.
 	if !arguments.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) || arguments.Kind() != '{' {
 		return nil, errArguments
 	}
@@ -115,8 +114,7 @@ func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	return append(out, "}}}"...), nil
 }
 
-// progressIn returns the progress that a server's message reports, or nil if the message is not a progress
-// notification.
+// progressIn returns the progress in a message from a server, or nil if the message is not a progress notification.
 func progressIn(message []byte) *gatewayv1.Progress {
 	dec := jsontext.NewDecoder(bytes.NewReader(message))
 	params := field(dec, "params")
@@ -164,7 +162,7 @@ func newToolAnswer(done mcpserver.Response) *gatewayv1.ToolAnswer {
 		return out
 	}
 	result := parsed.Result.Of(parsed.Raw)
-	if parsed.Error.Present() { // the error was sent by the server, or by the gateway because it could not open a session
+	if parsed.Error.Present() { // the server sent the error, or the gateway could not open a session
 		out.IsError = true
 		text := field(jsontext.NewDecoder(bytes.NewReader(parsed.Error.Of(parsed.Raw))), "message")
 		if text == nil {
@@ -188,7 +186,7 @@ func decisionInfo(done mcpserver.Response) *gatewayv1.DecisionInfo {
 	}
 	info.Code, info.Message, info.Rule, info.Retryable = refused.Code, refused.Text(), refused.Rule, refused.Retryable()
 	info.Id = cmp.Or(refused.ID, info.GetId())
-	if info.Effect == policyv1.Effect_EFFECT_ALLOW { // the call was allowed but not carried out
+	if info.Effect == policyv1.Effect_EFFECT_ALLOW { // the call was allowed but not sent
 		info.Effect = policyv1.Effect_EFFECT_DENY
 	}
 	if refused.RetryAfter > 0 && info.Retryable {
@@ -257,8 +255,8 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	return resp, nil
 }
 
-// parseToolsToken parses a page token, which consists of the index of a tool in a page of the server's list, and the
-// cursor of that page.
+// parseToolsToken parses a page token. The token contains the cursor of a page of the server's list, and the index of a
+// tool in that page.
 func parseToolsToken(token string) (from int, cursor string, err error) {
 	if token == "" {
 		return 0, "", nil

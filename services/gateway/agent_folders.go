@@ -15,7 +15,7 @@ import (
 // agentsPage is the number of agents in each page that the gateway requests.
 const agentsPage = 1000
 
-// restorableAgents returns the subjects of a tenant's agents that have not ended or can still be restored.
+// restorableAgents returns the subjects of a tenant's agents that have not terminated, or that can still be restored.
 func (s *Service) restorableAgents(ctx context.Context, tenant string) (map[string]bool, error) {
 	// The request is made on behalf of a viewer, because viewers may see all agents of their tenant.
 	ctx = authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: tenant, Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_VIEWER})
@@ -37,7 +37,6 @@ func (s *Service) restorableAgents(ctx context.Context, tenant string) (map[stri
 	}
 }
 
-// agentStates returns all states that an agent can have.
 func agentStates() (out []wasmagentv1.AgentState) {
 	for state := range wasmagentv1.AgentState_name {
 		if state != int32(wasmagentv1.AgentState_AGENT_STATE_UNSPECIFIED) {

@@ -78,8 +78,8 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	})
 }
 
-// healthClients returns the health clients of the other services, by the name of the service. The policy service has no
-// client in the map, because the policy lease shows whether that service is available.
+// healthClients returns the health clients of the other services, by service name. The map contains no client for the
+// policy service, because the policy lease shows whether that service is available.
 func healthClients(mesh app.Mesh) (map[string]healthv1.HealthClient, error) {
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range authn.Roles() {

@@ -23,15 +23,15 @@ type Config struct {
 	Listen string
 	// CertFile and KeyFile are the certificate and key for TLS. Both are empty if MCP is served without TLS.
 	CertFile, KeyFile string
-	// Proxies are networks of trusted proxies in front of the gateway.
+	// Proxies are the networks of trusted proxies in front of the gateway.
 	Proxies []netip.Prefix
 	// Hosts and Origins are the values that are accepted in the HTTP headers Host and Origin, in addition to loopback
 	// names.
 	Hosts, Origins []string
 	// Resource is the URI of the mesh as a protected resource (RFC 9728). It is empty if the mesh has no public URL.
 	Resource string
-	// StepUpClients are the OAuth clients whose refused calls are answered with the HTTP status 403 if the token lacks
-	// a scope.
+	// StepUpClients are OAuth clients that receive the HTTP status 403 if a call is refused because the token lacks a
+	// scope.
 	StepUpClients []string
 	// TrustParent makes the gateway continue the trace of a client. Otherwise the gateway starts a new trace that links
 	// to the client's trace.
@@ -50,20 +50,21 @@ type Config struct {
 	// calls may use.
 	ArgumentsBytes int64
 	ArgumentsAge   time.Duration
-	// KeepDecisions enables the cache of decisions from the policy service.
+	// KeepDecisions enables the cache of the policy service's decisions.
 	KeepDecisions bool
 	// SessionIdle is how long a session may be idle before it is closed.
 	SessionIdle time.Duration
-	// MaxSessions limits how many sessions one principal may have.
+	// MaxSessions is the maximum number of sessions of one principal.
 	MaxSessions int
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server
 	// Hold is how long the gateway holds a call that waits for approvers. If it is 0, the caller immediately receives a
-	// refusal that contains the approval's id (a ticket).
+	// refusal with the id of the approval, which is called a ticket.
 	Hold time.Duration
-	// Clients contains the hold times of clients with certain names, for which Hold does not apply.
+	// Clients contains hold times for clients with certain names. They replace Hold for these clients.
 	Clients []approvals.ClientHold
-	// MaxPending limits how many calls of one principal may wait for approvers at the same time. It must be positive.
+	// MaxPending is the maximum number of one principal's calls that wait for approvers at the same time. It must be
+	// positive.
 	MaxPending int
 	// Execute limits how long after its approval a call may be made. It must be positive.
 	Execute time.Duration
@@ -78,14 +79,14 @@ type Config struct {
 type Server struct {
 	// Host is the name of a client. It is set if the tools of this server are the client's own tools.
 	Host string
-	// Target is the address of a gRPC server, which is host:port, or the name of a mesh service. CA is the path of a
-	// PEM file with the certificates to trust instead of the system's certificates. If Plaintext is true, the
-	// connection does not use TLS. Headers are sent as gRPC metadata.
+	// Target is the address of a gRPC server. It is either host:port or the name of a mesh service. CA is the path of a
+	// PEM file with the certificates to trust instead of the system's certificates. If Plaintext is true, the connection
+	// does not use TLS. Headers are sent as gRPC metadata.
 	Target    string
 	CA        string
 	Plaintext bool
-	// URL is an MCP endpoint. Headers are sent with every request to it. Proxy is the URL of the proxy, including
-	// credentials, or empty if no proxy is used. ProxyHint is appended to connection errors that might be caused by a
+	// URL is an MCP endpoint. Headers are sent with every request to it. Proxy is the URL of the proxy, which can contain
+	// credentials. It is empty if no proxy is used. ProxyHint is appended to connection errors that might be caused by a
 	// missing proxy.
 	URL       string
 	Headers   map[string]string
@@ -98,32 +99,32 @@ type Server struct {
 	Env     map[string]string
 	Shared  bool
 	Dir     string
-	// Remove lists files in a process's private directory that are deleted before the process is started.
+	// Remove lists the files in a process's private directory that are deleted before the process starts.
 	Remove []string
-	// Recycle is the number of calls after which a new process replaces a process. If it is 0, processes are not
-	// replaced.
+	// Recycle is the number of calls after which the gateway replaces a process with a new one. If it is 0, processes are
+	// not replaced.
 	Recycle int
 	// Limits are the resource limits of one process. The zero value selects the defaults.
 	Limits stdio.Limits
-	// Processes limits how many processes run for all principals together. If it is 0, the maximum is 256.
+	// Processes is the maximum number of processes for all principals together. If it is 0, the maximum is 256.
 	Processes int
 	// SecretEnv lists the names of the variables in Env that contain a secret.
 	SecretEnv []string
 	// KeychainEnv lists the names of the variables in Env that contain a secret from the keychain.
 	KeychainEnv []string
-	// InstallEachStart means that the command installs its package each time a process is started. Otherwise the
-	// gateway installs the package once.
+	// InstallEachStart is true if the command installs its package whenever a process starts. If it is false, the gateway
+	// installs the package once.
 	InstallEachStart bool
-	// Start limits how long a process may take to start. If it is 0, the limit is 60 s. A process that writes to
+	// Start limits how long a process may take to start. If it is 0, the limit is 60 s. A process that keeps writing to
 	// standard error may take longer.
 	Start time.Duration
-	// Sandbox configures the program's sandbox. If it has the zero value, the program starts only if the kernel can
-	// enforce every part of the sandbox.
+	// Sandbox configures the program's sandbox. With the zero value, the program starts only if the kernel can enforce
+	// every part of the sandbox.
 	Sandbox Sandbox
-	// Secrets are the secret values to which Headers or Env refer. They are redacted in the server's answers.
+	// Secrets are the secret values to which Headers or Env refer. They are redacted in the server's responses.
 	Secrets []string
-	// KeychainEntries are the keychain entries to which Headers, Env or Proxy refer. If there are any entries, these
-	// fields are incomplete, and Complete returns a copy of the server in which the secrets are filled in.
+	// KeychainEntries are the keychain entries to which Headers, Env or Proxy refer. If there are any, the secrets in
+	// these fields are missing. Complete then returns a copy of the server with the secrets.
 	KeychainEntries []string
 	Complete        func(config.Keychain) (Server, error)
 	// Unwrap is "claude-flow" for a server that reports tool errors in the format of Claude Flow. It is empty for all
@@ -131,7 +132,7 @@ type Server struct {
 	Unwrap string
 	// Timeout limits the duration of one request.
 	Timeout time.Duration
-	// MaxTimeout limits the duration of a request for which the server reports progress. If MaxTimeout is below Timeout,
+	// MaxTimeout limits the total duration of a request while the server reports progress. If MaxTimeout is below Timeout,
 	// progress does not extend the timeout.
 	MaxTimeout time.Duration
 	// RecordArguments is true if the gateway stores copies of the arguments of calls.
@@ -139,8 +140,8 @@ type Server struct {
 	// SignsIn is true if the mesh signs in at the server by OAuth. ForEachPerson is true if each person uses her own
 	// account there.
 	SignsIn, ForEachPerson bool
-	// Embedded is the name of a server that runs in this process. It is empty for all other servers. The address of an
-	// embedded server changes at every start, so the server is identified by this name and not by its address.
+	// Embedded is the name of a server that runs in this process. It is empty for all other servers. An embedded server is
+	// identified by this name, because its address changes at every start.
 	Embedded string
 }
 
@@ -183,7 +184,7 @@ func httpIdentity(text string) string {
 	return "http " + u.String()
 }
 
-// DefaultConfig returns the configuration that results from an empty configuration file.
+// DefaultConfig returns the configuration for an empty configuration file.
 func DefaultConfig() Config {
 	file := config.Default()
 	cfg, _ := FromFile(&file, nil) // the defaults contain no secrets
@@ -191,7 +192,7 @@ func DefaultConfig() Config {
 }
 
 // FromFile returns the gateway's part of the configuration. It resolves the references to secrets, except references to
-// the keychain. These are resolved when the first session with the server is opened.
+// the keychain. References to the keychain are resolved when the first session with the server is opened.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
 		Listen:   f.Listen,
@@ -318,10 +319,10 @@ func (r resolver) resolve(f *config.File, values map[string]config.Secret) (out 
 	return out, secrets, bad
 }
 
-// Validate returns an error that describes everything that is wrong with the configuration, or nil.
+// Validate returns an error that describes all problems in the configuration, or nil.
 func (c *Config) Validate() error {
 	var errs []error
-	if c.Listen == "" { // an empty address would mean every address of this machine
+	if c.Listen == "" { // with an empty address, the gateway would listen on every address of this machine
 		errs = append(errs, errors.New("gateway: listen is empty"))
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {

@@ -62,9 +62,9 @@ import (
 )
 
 const (
-	// drainTimeout is how long the gateway waits for requests in flight when it stops. cutTimeout is how long it waits
-	// before it cancels the calls that are still in flight. The time between the two is enough to record their outcomes
-	// and to answer the callers.
+	// drainTimeout is how long the gateway waits for requests in flight when it stops. After cutTimeout, it cancels the
+	// calls that are still in flight. The remaining time is enough to record the outcomes of these calls and to respond to
+	// the callers.
 	drainTimeout = 30 * time.Second
 	cutTimeout   = 25 * time.Second
 )
@@ -83,11 +83,12 @@ type Deps struct {
 	Approval approvalv1.ApprovalServiceClient
 	// Connections is the service that stores the access tokens for servers.
 	Connections identityv1.ConnectionServiceClient
-	// Agents is a connection to the wasmagent service. A server whose target is that service has the service's methods
-	// as its tools. Calls on the connection are made on behalf of the principal that was set with [authn.OnBehalfOf].
+	// Agents is a connection to the wasmagent service. If the target of a server is that service, the service's methods
+	// are the server's tools. Calls on the connection are made on behalf of the principal in the context (see
+	// [authn.OnBehalfOf]).
 	Agents grpc.ClientConnInterface
-	// Peers contains the other mesh services that some calls need, by the name of the service. It does not contain the
-	// policy service, because the policy lease shows whether that service is available.
+	// Peers contains the health clients of other mesh services that some calls need, by service name. It does not contain
+	// the policy service, because the policy lease shows whether that service is available.
 	Peers map[string]healthv1.HealthClient
 	// Meter creates the instruments for metrics.
 	Meter metric.Meter
@@ -98,10 +99,10 @@ type Deps struct {
 	Log *slog.Logger
 	// Env looks up PATH and HOME for the programs that the gateway starts. If Env is nil, neither variable is set.
 	Env config.Env
-	// Launcher starts this program as the launcher of sandboxed stdio servers. If it is not set, only servers whose
-	// sandbox is switched off are started.
+	// Launcher starts this program as the launcher of sandboxed stdio servers. If it is not set, servers are started only
+	// if their sandbox is switched off.
 	Launcher sandbox.Launcher
-	// Wrap wraps the listener on which clients connect, so that connections can be observed. It may be nil.
+	// Wrap wraps the listener for clients, so that connections can be observed. It may be nil.
 	Wrap func(net.Listener) net.Listener
 }
 
@@ -130,11 +131,10 @@ type Service struct {
 	started        time.Time
 	decisions      *decisioncache.Cache
 	peers          peerHealth
-	// reads is a queue that limits how many requests of one caller may read records at the same time. The limit depends
-	// on the number of processors.
+	// reads limits how many requests of one caller read records at the same time. The limit depends on the number of
+	// processors.
 	reads *fairqueue.Queue[string]
-	// callCount counts the calls of CallTool and ListTools. The gateway uses a call's number as the id of its JSON-RPC
-	// request.
+	// callCount counts the calls of CallTool and ListTools. The number of a call is the id of its JSON-RPC request.
 	callCount atomic.Int64
 }
 
@@ -269,8 +269,8 @@ func (s *Service) newHTTP(name string, server Server) (upstream.Transport, error
 	}
 }
 
-// transport returns the transport to the server. If the server has secrets in the keychain, the transport reads them
-// when the first session is opened.
+// transport returns the transport to the server. If the server has secrets in the keychain, the transport reads the
+// secrets when the first session is opened.
 func (s *Server) transport(connect connector, keychain func(context.Context) config.Keychain) (upstream.Transport, error) {
 	unwrapping := func(server Server) (upstream.Transport, error) {
 		over, err := connect(server)
@@ -338,7 +338,7 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	targets := make(map[string]servers.Config, len(s.servers))
 	for name, up := range s.servers {
 		server := s.cfg.Servers[name]
-		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity(), Host: server.Host, RecordArguments: server.RecordArguments}
+		targets[name] = servers.Config{Upstream: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity(), Host: server.Host, RecordArguments: server.RecordArguments, ForEachPerson: server.ForEachPerson}
 	}
 	s.forms = forms.Open(ctx, s.dir.Path("forms.json"), s.deps.Log)
 	s.mcp, err = mcpserver.New(
@@ -350,12 +350,12 @@ func (s *Service) newEdge(ctx context.Context) (err error) {
 	return err
 }
 
-// taskSecretText is a constant text from which the gateway derives the secret for task ids, using the journal's key.
-// The journal uses the same key for its digests of call arguments. Because taskSecretText is not JSON, it never equals
-// a call's arguments.
+// taskSecretText is the text from which the gateway derives the secret for task ids with the journal's key. The journal
+// uses the same key for digests of call arguments. The text is not JSON, so it never equals a call's arguments.
 const taskSecretText = "what is not JSON: ids of tasks"
 
-// Sandboxes returns, for each stdio server, a report of what the kernel enforces. Callers must not modify the reports.
+// Sandboxes returns a report for each stdio server. The report says which restrictions the kernel enforces. Callers
+// must not modify the reports.
 func (s *Service) Sandboxes() map[string]sandbox.Report {
 	out := make(map[string]sandbox.Report, len(s.sandboxReports))
 	for name := range s.sandboxReports {
@@ -364,8 +364,8 @@ func (s *Service) Sandboxes() map[string]sandbox.Report {
 	return out
 }
 
-// logSandboxes logs what the kernel enforces for stdio servers. It writes one line for all servers with the same
-// report. If part of a sandbox is not enforced, the line is a warning with advice.
+// logSandboxes logs which restrictions the kernel enforces for stdio servers. It writes one line for all servers with
+// the same report. If the kernel does not enforce all restrictions, the line is a warning with advice.
 func (s *Service) logSandboxes(ctx context.Context) {
 	for _, alike := range sandbox.GroupByReport(s.Sandboxes()) {
 		attrs := []any{"servers", strings.Join(alike.Names, ", "), "sandbox", alike.Report.String()}
@@ -377,8 +377,8 @@ func (s *Service) logSandboxes(ctx context.Context) {
 	}
 }
 
-// InFlight returns, by server name, the number of requests that are waiting for a response from the server. Servers
-// without such requests are omitted.
+// InFlight returns the number of requests that wait for a response from each server, by server name. Servers without
+// such requests are omitted.
 func (s *Service) InFlight() map[string]int {
 	out := make(map[string]int)
 	for name, up := range s.servers {
@@ -405,8 +405,8 @@ func (s *Service) Health(context.Context) error {
 
 // NotReady returns the reasons why the gateway is not ready, or nil if it is ready. If the policy service or the
 // journal is unavailable, the gateway refuses all calls. If another service or a server is unavailable, only the calls
-// that need it are refused. Unauthenticated callers may read the reasons, so the reasons contain no details about the
-// machine.
+// that need that service or server are refused. Unauthenticated callers may read the reasons, so the reasons contain no
+// details about the machine.
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
@@ -440,7 +440,7 @@ func (s *Service) Degraded() []string {
 	return why
 }
 
-// Run serves MCP until ctx is cancelled. Then it waits for requests in flight, and closes the sessions.
+// Run serves MCP until ctx is cancelled. Then it waits for requests in flight and closes the sessions.
 func (s *Service) Run(ctx context.Context) error {
 	front, err := s.tlsListener()
 	if err != nil {
@@ -475,7 +475,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// drain waits for requests in flight, and cancels those that take too long.
+// drain waits for requests in flight. After cutTimeout, it cancels the remaining calls.
 func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -484,8 +484,8 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 		s.pipeline.Stop()
 	})
 	defer timer.Stop()
-	s.pipeline.Drain()        // calls that wait for approvers are answered with their tickets
-	s.sessions.CloseStreams() // otherwise Shutdown would wait for listening clients
+	s.pipeline.Drain()        // calls that wait for approvers end with their tickets
+	s.sessions.CloseStreams() // without this call, Shutdown would wait for listening clients
 	defer s.pipeline.Wait(ctx)
 	defer s.mcp.Drain(ctx)
 	if err := server.Shutdown(ctx); err != nil {
@@ -519,8 +519,8 @@ func (s *Service) Close() error {
 }
 
 func (s *Service) recordSession(sess *session.Session) {
-	// The metric counts only clients with a session. It does not count sessions that belong to an aggregate session,
-	// which serves all servers.
+	// The metric counts only sessions of clients. It does not count sessions that are part of an aggregate session, which
+	// covers all servers.
 	if sess.Version != mcp.Modern && sess.Hub == nil {
 		s.meters.RecordClientSession(context.Background(), sess.Version, time.Since(sess.Opened))
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// holder returns the name under which this gateway claims approvals. The name is stored together with the journal, so
-// that the gateway uses the same name when it replays the journal after a restart.
+// holder returns the name with which this gateway claims approvals. The name is stored next to the journal, because the
+// gateway must use the same name when it replays the journal after a restart.
 func (s *Service) holder() (string, error) {
 	path := s.dir.Path("holder")
 	raw, err := os.ReadFile(path)

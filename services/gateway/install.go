@@ -31,8 +31,8 @@ func (c *Config) programsRoot() string {
 }
 
 // installation describes how the gateway installs the package of a server that is started with npx. If the gateway does
-// not install the package, the returned Install is nil, and the returned string may explain why the command installs
-// the package at each start.
+// not install the package, in is nil. why then explains why the command installs the package at each start, or is
+// empty.
 func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
 	if s.InstallEachStart {
 		return nil, ""
@@ -91,15 +91,15 @@ func npmPath(program, path string) string {
 			return file
 		}
 	}
-	return sibling // if npm is missing, the start of the server reports it
+	return sibling // if npm is missing, starting the server fails with an error
 }
 
 // proxies contains the lower-case names of the variables that configure npm's proxies and certificates.
 var proxies = []string{"http_proxy", "https_proxy", "all_proxy", "proxy", "no_proxy", "noproxy", "node_extra_ca_certs", "ssl_cert_file", "ssl_cert_dir"}
 
 // npmEnvironment returns the variables in a server's environment that configure npm and are not secret. It also returns
-// the names of the secret variables that it leaves out, because install scripts can read all variables. A proxy URL
-// without credentials is not secret, even if it comes from a reference to a secret.
+// the names of the secret variables, which it omits because install scripts can read all variables. A proxy URL without
+// credentials is not secret, even if a reference to a secret provides the URL.
 func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret []string) {
 	vars = make(map[string]string)
 	if file := filepath.Join(lookUp(env, "HOME"), ".npmrc"); filepath.IsAbs(file) && isFile(file) {
@@ -111,8 +111,7 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 		if !isProxy && !strings.HasPrefix(lower, "npm_config_") {
 			continue
 		}
-		// A value from the keychain is always treated as secret, because it may not be known yet when the environment
-		// is needed.
+		// A value from the keychain is always treated as secret, because the value may not have been read yet.
 		if slices.Contains(s.KeychainEnv, name) || slices.Contains(s.SecretEnv, name) && (!isProxy || strings.ContainsAny(s.Env[name], "@?")) {
 			secret = append(secret, name)
 			continue
@@ -125,9 +124,9 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 	return vars, secret
 }
 
-// digestOf returns a digest of everything that an installation depends on: the package and its program, npm and Node,
-// npm's configuration, and the operating system and architecture. If the package is a local tarball, the digest covers
-// the tarball's size and modification time.
+// digestOf returns a digest of everything on which an installation depends. This is the package and its program, npm
+// and Node, npm's configuration, the operating system and the architecture. For a local tarball, the digest covers the
+// tarball's size and modification time.
 func digestOf(in *stdio.Install, path string) string {
 	texts := []string{runtime.GOOS, runtime.GOARCH, in.Command.Package, in.Command.Program, in.NPM, fmt.Sprint(in.ScriptsApart)}
 	for _, name := range slices.Sorted(maps.Keys(in.Env)) {
@@ -171,8 +170,8 @@ func (c *Config) installers(name string, launcher sandbox.Launcher, env config.E
 	return installer, scripts, nil
 }
 
-// InstallationNotes returns a sentence for each server whose package is installed in a way that an operator may not
-// expect.
+// InstallationNotes returns a sentence for each server whose package is installed in a way that might surprise an
+// operator.
 func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
 		server := c.Servers[name]
@@ -222,9 +221,9 @@ func (s *Service) sweepPrograms(ctx context.Context) {
 }
 
 // AdoptPackages moves the packages that were installed for the given servers from one data directory to another. During
-// the move, the gateways of both directories must neither run these servers nor install their packages. The gateway of
-// the new directory can use a package only if its own server has the same command and environment. If AdoptPackages
-// returns an error, some packages may already have been moved.
+// the move, no gateway with one of these directories may run these servers or install their packages. The new gateway
+// can use a package only if the server has the same command and environment there. If AdoptPackages returns an error,
+// it may already have moved some packages.
 func AdoptPackages(to, from string, servers []string) error {
 	var errs []error
 	for _, name := range servers {

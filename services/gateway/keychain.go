@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// keychainTimeout limits how long the gateway reads all keychain entries of a server. The time is long enough for a
-	// person to unlock the keychain.
+	// keychainTimeout limits how long it takes to read all keychain entries of a server. The limit gives a person enough
+	// time to unlock the keychain.
 	keychainTimeout = 30 * time.Second
-	// keychainAgain is how long callers should wait before they call again after the keychain could not be read.
+	// keychainAgain is the retry delay that callers receive if the keychain could not be read.
 	keychainAgain = 5 * time.Second
 )
 
-// lateServerFrom is like serverFrom. If the server's configuration refers to the keychain, the result is incomplete,
-// because the values from the keychain are empty.
+// lateServerFrom is like serverFrom, but ignores references to the keychain. If there are any, the values from the
+// keychain are empty in the result, and Server.Complete is set.
 func lateServerFrom(f *config.File, s config.Server, env config.Env) (Server, []error) {
 	entries := make(map[string]bool)
 	out, bad := serverFrom(f, s, resolver{env, func(entry string) (string, error) {
@@ -73,7 +73,7 @@ func keychainAdvice(err error) string {
 	}
 }
 
-// keychainError returns the error for the callers of a server whose secrets can't be read or used.
+// keychainError returns the error for callers of a server whose secrets can't be read or used.
 func keychainError(text string, err error) error {
 	return &upstream.CauseError{Text: text, Detail: upstream.Escaped(err.Error(), 1000), RetryAfter: keychainAgain, Err: fmt.Errorf("%s: %w", text, err)}
 }

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// searchTime limits how long one request searches for the records of a page. If this time elapses before the page
-	// is full, the client can continue the search with the page token.
+	// searchTime limits how long one request searches for records. If this time elapses before the page is full, the
+	// client can continue the search with the page token.
 	searchTime = 500 * time.Millisecond
 	// searchStep is the number of records after which the search checks the time.
 	searchStep = 10_000
@@ -73,9 +73,9 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 	return resp, nil
 }
 
-// read waits until the caller may read records. The returned function ends the read. A caller can make only a limited
-// number of reads at the same time. After a read of more than a millisecond, the caller must wait for as long as the
-// read has taken, but at most 1 s, so that a caller that reads continuously does not delay other callers.
+// read waits until the caller may read records. The caller must call the returned function after reading. The number of
+// concurrent reads of one caller is limited. After a read of more than a millisecond, the same caller must wait for as
+// long as the read took, up to 1 s. Otherwise, a caller that reads continuously would delay other callers.
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
 	principal := cmp.Or(caller.Person, caller.Principal)
@@ -86,8 +86,8 @@ func (s *Service) read(ctx context.Context) (done func(), err error) {
 	return done, err
 }
 
-// searchFilter returns a filter that selects all wanted records, all records that are too old for the filter f, and
-// every searchStep-th of the remaining records. The search can stop at any selected record.
+// searchFilter returns a filter that selects all wanted records and all records that are too old for f. It also selects
+// every searchStep-th of the remaining records, because the search can stop only at selected records.
 func searchFilter(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
 	looked := 0
 	return func(r *journal.Record) bool {
@@ -96,7 +96,7 @@ func searchFilter(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Fi
 	}
 }
 
-// isBefore reports whether a record is older than all records that the filter can select.
+// isBefore reports whether a record is older than all records that f can select.
 func isBefore(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	return f.GetSince() != nil && r.Time.Before(f.GetSince().AsTime())
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// listen opens the MCP address and loads the TLS certificate. Without TLS, MCP is served only on loopback or behind
-// proxies that use TLS. Otherwise tokens would be sent unencrypted.
+// listen opens the MCP address and loads the TLS certificate. Without a certificate, MCP is served only on loopback or
+// behind proxies that use TLS, because tokens would otherwise be sent unencrypted.
 func (s *Service) listen(ctx context.Context) (err error) {
 	if s.cfg.CertFile != "" {
 		if s.cert, err = pki.WatchPair(s.cfg.CertFile, s.cfg.KeyFile, s.deps.Log); err != nil {

@@ -14,17 +14,16 @@ import (
 const (
 	// peerBeat is the interval between checks of a mesh service that is serving. peerRetry is the interval between
 	// checks of a mesh service that is not serving.
-	peerBeat  = 500 * time.Millisecond
-	peerRetry = 50 * time.Millisecond
-	// peerTimeout is the timeout of one check.
+	peerBeat    = 500 * time.Millisecond
+	peerRetry   = 50 * time.Millisecond
 	peerTimeout = time.Second
 	// peerSilence is how long a mesh service still counts as available after its last successful check.
 	peerSilence = 2 * time.Second
 )
 
 // peerHealth contains the health of the other mesh services. A service counts as unavailable until its first successful
-// check. The health is used only for readiness and GetStatus. Calls do not need it, because they fail anyway if a
-// service that they need does not answer. A peerHealth is safe for concurrent use.
+// check. The health is used only for readiness and GetStatus. Calls do not check the health, because they fail anyway
+// if a service that they need does not respond. A peerHealth is safe for concurrent use.
 type peerHealth map[string]*peer
 
 type peer struct {

@@ -24,7 +24,7 @@ func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 }
 
 // sweepUnused removes the installed packages that no configured server uses. It also renames the private directories
-// that no configured server has used for 30 days, so that removeEndedFolders removes them.
+// that no configured server has used for 30 days. Then removeEndedFolders removes these directories.
 func (s *Service) sweepUnused(ctx context.Context) {
 	s.sweepPrograms(ctx)
 	s.endUnusedFolders(ctx)
@@ -77,7 +77,7 @@ func (c *Config) MissingPrograms(env config.Env) []string {
 }
 
 // warnOfPrograms logs the servers that cannot be started on this machine, and the servers whose packages are installed
-// in a way that an operator may not expect.
+// in a way that might surprise an operator.
 func (s *Service) warnOfPrograms(ctx context.Context) {
 	for _, text := range s.cfg.MissingPrograms(s.deps.Env) {
 		s.deps.Log.WarnContext(ctx, "a server can't be started; calls to it are refused", "reason", text)

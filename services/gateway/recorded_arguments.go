@@ -60,7 +60,7 @@ func (s *Service) recordedArguments(ctx context.Context, id string, recorded jou
 	return &gatewayv1.GetRecordedArgumentsResponse{ArgumentsJson: string(raw), Redacted: recorded.IsRedacted}, nil
 }
 
-// maxListedArguments limits the size of one call's arguments in a list of records, in bytes. The list omits larger
+// maxListedArguments is the maximum size, in bytes, of one call's arguments in a list of records. The list omits larger
 // arguments.
 const maxListedArguments = 256 << 10
 
@@ -78,12 +78,12 @@ func (s *Service) addArguments(rec *gatewayv1.Record) {
 		return
 	}
 	raw, err := s.arguments.Get(rec.GetDecisionId(), arguments.Copy{Digest: hex.EncodeToString(recorded.GetDigest()), Place: recorded.GetPlace()})
-	if err == nil { // otherwise the copy was removed, or GetRecordedArguments says what is wrong
+	if err == nil { // after an error, the arguments are omitted, and GetRecordedArguments returns the error
 		recorded.ArgumentsJson = string(raw)
 	}
 }
 
-// logArgumentsRead logs how many of the records contain arguments, unless none of them does.
+// logArgumentsRead logs how many of the records contain arguments. It logs nothing if none of the records does.
 func (s *Service) logArgumentsRead(ctx context.Context, records ...*gatewayv1.Record) {
 	n, first := 0, ""
 	for _, rec := range records {
@@ -101,8 +101,8 @@ func (s *Service) logRead(ctx context.Context, oldest string, calls int) {
 	s.deps.Log.InfoContext(ctx, "recorded arguments were read", "calls", calls, "decision_id", oldest, "tenant", reader.GetTenant(), "subject", reader.GetSubject(), "token", reader.GetTokenId())
 }
 
-// recordedArgumentsStatus returns the size, the limits and the age of the stored copies of arguments. It returns nil if
-// no copies are stored.
+// recordedArgumentsStatus returns the size, the limits and the age of the stored copies of call arguments. It returns
+// nil if no copies are stored.
 func (s *Service) recordedArgumentsStatus() *gatewayv1.RecordedArgumentsStatus {
 	usage := s.arguments.Usage()
 	if usage.Bytes == 0 {
@@ -117,7 +117,6 @@ func (s *Service) recordedArgumentsStatus() *gatewayv1.RecordedArgumentsStatus {
 	return out
 }
 
-// arguments returns the configuration of the store of recorded arguments.
 func (c *Config) arguments(dir *datadir.Dir, log *slog.Logger) arguments.Config {
 	return arguments.Config{
 		Dir: dir.Path("arguments"), Keys: filepath.Join(c.Data, "keys", "arguments"), Bytes: c.ArgumentsBytes,
@@ -125,7 +124,8 @@ func (c *Config) arguments(dir *datadir.Dir, log *slog.Logger) arguments.Config 
 	}
 }
 
-// argumentsFault returns a sentence that says why arguments can't be recorded. The sentence contains no file names.
+// argumentsFault returns a sentence that says why call arguments can't be recorded. The sentence contains no file
+// names.
 func argumentsFault(err error) string {
 	why := "the log of the gateway has the reason"
 	if errno, ok := errors.AsType[syscall.Errno](err); ok {

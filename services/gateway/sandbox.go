@@ -28,7 +28,7 @@ type Sandbox struct {
 	// Home are paths relative to the HOME of the gateway's user. The server may read these paths. If the list is not
 	// empty, the rest of that HOME is hidden from the server.
 	Home []string
-	// NoNetwork is true if the server has no network access.
+	// NoNetwork is true if the server may not access the network.
 	NoNetwork bool
 }
 
@@ -69,7 +69,7 @@ func (c *Config) programFiles(env config.Env) map[string][]string {
 		cfg := s.stdio(name, c.workRoot(), env)
 		path, vars, err := cfg.Program()
 		if err != nil {
-			continue // the error is reported when the server is started, and a missing program has no files to protect
+			continue // a missing program has no files to protect, and the error is reported when the server is started
 		}
 		out[name] = programs.Files(&programs.Command{Program: path, Args: s.Command[1:], Env: vars, Dir: cfg.Dir, Home: cfg.Home})
 	}
@@ -176,8 +176,8 @@ func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env,
 }
 
 // sandboxExceptions returns a sentence for each program that the server may modify because the server's configuration
-// makes the program's files writable. If the protection of programs makes the server's working directory read-only, it
-// also returns a sentence about that.
+// makes the program's files writable. It also returns a sentence if the protection of programs makes the server's
+// working directory read-only.
 func (c *Config) sandboxExceptions(name string, files map[string][]string) []string {
 	server := c.Servers[name]
 	if server.Sandbox.Mode == sandbox.Off {

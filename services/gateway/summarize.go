@@ -54,10 +54,10 @@ func (s *Service) SummarizeObservations(ctx context.Context, req *gatewayv1.Summ
 	return &page.resp, nil
 }
 
-// isCall reports whether a record represents a call. This is the case if it records the intent or the refusal of a
-// call. Refused protocol messages are not calls. Records that count refusals have no method and do not represent calls.
+// isCall reports whether a record describes a call. This is the case if it records the intent or the refusal of a call.
+// Refused protocol messages are not calls. Records that count refusals have no method, and are not calls either.
 func isCall(r *journal.Record) bool {
-	switch r.Kind { //nolint:exhaustive // all other records belong to a call that has its own intent record, or to no call
+	switch r.Kind { //nolint:exhaustive // other records belong to no call, or to a call with its own intent record
 	case journal.KindIntent:
 		return true
 	case journal.KindRefusal:
@@ -67,7 +67,7 @@ func isCall(r *journal.Record) bool {
 	}
 }
 
-// observationKey contains the fields that all calls in one row have in common.
+// observationKey contains the fields that are the same for all calls in one row.
 type observationKey struct {
 	server, method, tool, subject, agent string
 	allowed                              bool

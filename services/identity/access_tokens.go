@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// refreshBefore is how long before its expiry an access token is refreshed. A token with a short lifetime is refreshed
-	// when a quarter of its lifetime is left.
+	// refreshBefore is the remaining lifetime at which an access token is refreshed. A token with a short lifetime is
+	// refreshed when a quarter of its lifetime is left.
 	refreshBefore = 30 * time.Second
 	// minTokenAge is how old an access token must be before it is refreshed because the server has refused it. Without
 	// this minimum, a server that refuses every token would cause one refresh for each call.
 	minTokenAge = time.Minute
-	// refreshLease is how long only one replica may refresh a connection. It is longer than refreshTimeout, so that two
-	// replicas never use the same refresh token.
+	// refreshLease is how long a replica has the exclusive right to refresh a connection. The lease is longer than
+	// refreshTimeout, so that two replicas never use the same refresh token.
 	refreshLease   = 30 * time.Second
 	refreshTimeout = 10 * time.Second
 	// refreshPause is the minimum time between a failed refresh and the next one.
@@ -48,7 +48,7 @@ func (c connections) GetAccessToken(ctx context.Context, req *identityv1.GetAcce
 	if err != nil {
 		return nil, connectionStatus(err)
 	}
-	// Concurrent calls for one account share one refresh, which continues if the first of these calls ends.
+	// Concurrent calls for one account share one refresh, which continues even if the first of these calls is cancelled.
 	key := fmt.Sprintf("%q %q %q %t %q %d", at.Server, at.Tenant, at.Person, at.forDiscovery, req.GetUrl(), req.GetRefusedGeneration())
 	shared := c.refreshes.DoChan(key, func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshLease+refreshTimeout)
@@ -67,8 +67,8 @@ func (c connections) GetAccessToken(ctx context.Context, req *identityv1.GetAcce
 	}
 }
 
-// requestedAccount returns the account for which the gateway requests a token. It refuses a request that does not fit
-// the configuration, because a gateway with another configuration could use one account for all callers.
+// requestedAccount returns the account for which the gateway requests a token. It refuses a request that does not match
+// the configuration. Otherwise, a gateway with a different configuration could use one account for all callers.
 func (c connections) requestedAccount(req *identityv1.GetAccessTokenRequest) (account, error) {
 	of, err := c.serverNamed(req.GetServer())
 	if err != nil {
@@ -88,7 +88,7 @@ func (c connections) requestedAccount(req *identityv1.GetAccessTokenRequest) (ac
 	}
 }
 
-// accessToken returns a valid access token of an account. It waits if another replica refreshes the token.
+// accessToken returns a valid access token of an account. It waits while another replica refreshes the token.
 func (c connections) accessToken(ctx context.Context, at account, req *identityv1.GetAccessTokenRequest) (*identityv1.GetAccessTokenResponse, error) {
 	for {
 		server, err := c.serverNamed(at.Server)
@@ -133,8 +133,8 @@ func loginIfUnknown(err error) error {
 	return err
 }
 
-// usableGrant returns the grant of a connection, if its tokens may be sent to the given URL, and if they were issued to
-// the OAuth client of the configuration. The grant contains the client's current secret.
+// usableGrant returns the decrypted grant of a connection, with the client's current secret. It returns an error if the
+// tokens may not be sent to the given URL, or if they were issued to an OAuth client that is not the configured one.
 func (c connections) usableGrant(at account, of *store.Connection, server *OAuthServer, to string) (*grant, error) {
 	switch {
 	case of.LoginRequired && of.Problem != "":
@@ -155,8 +155,9 @@ func (c connections) usableGrant(at account, of *store.Connection, server *OAuth
 	return granted, nil
 }
 
-// recordRefusal records whether the server refuses an access token that can't be replaced, because it is new or because
-// there is no refresh token. An operator sees a refusal until the server accepts the token or there is another one.
+// recordRefusal records whether the server refuses the current access token. The token can't be replaced, because it is
+// new or because there is no refresh token. An operator sees the refusal until the server accepts the token or a new
+// token is stored.
 func (c connections) recordRefusal(ctx context.Context, of *store.Connection, req *identityv1.GetAccessTokenRequest) {
 	isRefused, isAccepted := req.GetRefusedGeneration() == of.Generation, req.GetAcceptedGeneration() == of.Generation
 	if isRefused == of.IsRefused() || !isRefused && !isAccepted {
@@ -207,12 +208,12 @@ func packAccessToken(at account, of *store.Connection, granted *grant) *identity
 	return resp
 }
 
-// refresh replaces the tokens of a connection. It returns errRefreshPending if another replica is replacing them, or
-// has replaced them since the connection was read.
+// refresh replaces the tokens of a connection. It returns errRefreshPending if another replica is replacing the tokens,
+// or has replaced them since the connection was read.
 //
-// The lease is stored before the refresh token is used. If this process ends in between, the next replica tries the
-// same refresh token once, after the lease has ended. An authorization server may refuse it then, because it was used,
-// and the server has to be connected again.
+// The lease is stored before the refresh token is used. If this process ends after that, the next replica tries the
+// same refresh token once when the lease has ended. The authorization server may refuse the token, because it was
+// already used. In this case, the server has to be connected again.
 func (c connections) refresh(ctx context.Context, at account, of *store.Connection, granted *grant) (*store.Connection, error) {
 	if !c.refreshing.begin() {
 		return nil, errClosing
@@ -265,8 +266,8 @@ func (c connections) requestRefresh(ctx context.Context, name string, granted *g
 	return answer, checkTokenAnswer(answer)
 }
 
-// saveRefresh stores the new tokens before they are used. The old refresh token may not be valid any more, so
-// saveRefresh tries again if the store is unavailable.
+// saveRefresh stores the new tokens before they are used. saveRefresh tries again if the store is unavailable, because
+// the old refresh token might already be invalid.
 func (c connections) saveRefresh(ctx context.Context, at account, next *store.Connection, renewed *grant) (*store.Connection, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
@@ -275,7 +276,7 @@ func (c connections) saveRefresh(ctx context.Context, at account, next *store.Co
 		switch {
 		case err == nil:
 			return &stored, nil
-		case errors.Is(err, store.ErrConnectionChanged): // the server was connected or disconnected meanwhile
+		case errors.Is(err, store.ErrConnectionChanged): // the server was connected or disconnected in the meantime
 			return nil, errRefreshPending
 		}
 		select {
@@ -287,8 +288,8 @@ func (c connections) saveRefresh(ctx context.Context, at account, next *store.Co
 	}
 }
 
-// failRefresh records a failed refresh. Errors of the authorization server other than its unavailability last until the
-// server is connected again.
+// failRefresh records a failed refresh. If the authorization server has refused the refresh token, there is no other
+// refresh until the server is connected again.
 func (c connections) failRefresh(ctx context.Context, of *store.Connection, why error) {
 	ends := errors.Is(why, errLoginRequired)
 	c.deps.Log.WarnContext(ctx, "the access token of a server could not be refreshed", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "login_required", ends, "error", why)
@@ -310,7 +311,8 @@ func (c connections) endConnection(ctx context.Context, of *store.Connection, wh
 	return ended
 }
 
-// problemText returns the message of an error for operators, without the general beginning that many errors share.
+// problemText returns the message of an error for operators. It omits the prefixes of errLoginRequired and
+// errServerAway.
 func problemText(err error) string {
 	text := err.Error()
 	for _, class := range []error{errLoginRequired, errServerAway} {

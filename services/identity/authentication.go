@@ -13,8 +13,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// authenticationParameters returns the parameters with which an authentication is requested from an issuer (OpenID
-// Connect Core, section 3.1.2.1). It returns nil if none is requested.
+// authenticationParameters returns the parameters of an authorization request for an authentication that meets the
+// requirements in want (OpenID Connect Core, section 3.1.2.1). It returns nil if want contains no requirement.
 func authenticationParameters(want *identityv1.AuthenticationRequest) (out []oauth2.AuthCodeOption) {
 	if age := want.GetMaxAge(); age != nil {
 		out = append(out, oauth2.SetAuthURLParam("max_age", strconv.FormatInt(int64(age.AsDuration()/time.Second), 10)))
@@ -25,10 +25,11 @@ func authenticationParameters(want *identityv1.AuthenticationRequest) (out []oau
 	return out
 }
 
-// limitAuthentication returns an error if the authentication that an ID token contains is in the future, or is not the
-// requested one (OpenID Connect Core, section 3.1.3.7). Issuers may ignore what was requested. The clocks of the mesh
-// and the issuer may differ by leeway. If the time of the authentication is slightly in the future, limitAuthentication
-// replaces it with the current time, so that the authentication does not count as recent for too long.
+// limitAuthentication returns an error if the authentication in an ID token is in the future, or does not meet the
+// requirements in want (OpenID Connect Core, section 3.1.3.7). The check is necessary because issuers may ignore the
+// requested parameters. leeway is the allowed difference between the clocks of the mesh and the issuer. If the time of
+// the authentication is in the future by less than leeway, limitAuthentication replaces it with the current time.
+// Otherwise, the authentication would count as recent for too long.
 func limitAuthentication(person *identityv1.Principal, want *identityv1.AuthenticationRequest, leeway time.Duration, now time.Time) error {
 	at, age, values := person.GetAuthTime(), want.GetMaxAge(), want.GetAcrValues()
 	switch {

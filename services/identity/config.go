@@ -23,17 +23,18 @@ import (
 type Config struct {
 	Identities
 
-	// Source is the store of the tokens, which is `sqlite`, or the URL of a PostgreSQL database. Data is the data
-	// directory, which contains the SQLite database.
+	// Source is `sqlite`, or the URL of the PostgreSQL database that stores the tokens. Data is the data directory, which
+	// contains the SQLite database.
 	Source, Data string
 	// Apart is true if other services run in separate processes. For a while, these services may use the tokens that they
 	// received from an earlier identity process.
 	Apart bool
-	// SealKey is the key that encrypts the tokens of connections, as 64 hexadecimal digits. If it is empty, SQLite uses a
-	// key file in the data directory, and PostgreSQL stores no connections.
+	// SealKey is the key that encrypts the tokens of connections, as 64 hexadecimal digits. If it is empty and the store
+	// is SQLite, the key is in a file in the data directory. If it is empty and the store is PostgreSQL, connections can't
+	// be stored.
 	SealKey string
-	// RefreshBefore is how long before its expiry an access token for a server is refreshed. Zero means 30 s, or a quarter
-	// of the token's lifetime if that is shorter.
+	// RefreshBefore is the remaining lifetime at which an access token for a server is refreshed. Zero means 30 s, or a
+	// quarter of the token's lifetime if that is shorter.
 	RefreshBefore time.Duration
 	// MaxStoreAge is how long the service confirms tokens while a PostgreSQL database is unavailable. After that time,
 	// no token is accepted.
@@ -43,7 +44,7 @@ type Config struct {
 // Identities contains the parts of the configuration that identify callers. The service reads these parts again while
 // it is running.
 type Identities struct {
-	// Tokens contains the configured tokens. The secrets are hashed.
+	// Tokens contains the configured tokens. They contain hashes instead of secrets.
 	Tokens []*identityv1.TokenRecord
 	// Groups maps a group to the subjects in the tenant "default" that belong to it. Stored tokens have these groups in
 	// addition to their own groups. In Tokens, the groups of each token already include them.
@@ -54,7 +55,6 @@ type Identities struct {
 	Servers map[string]OAuthServer
 }
 
-// equal reports whether two Identities are the same.
 func (i Identities) equal(other Identities) bool {
 	same := func(a, b *identityv1.TokenRecord) bool { return proto.Equal(a, b) }
 	return slices.EqualFunc(i.Tokens, other.Tokens, same) && maps.EqualFunc(i.Groups, other.Groups, slices.Equal) &&
@@ -79,7 +79,7 @@ func (i Identities) groupsOfTenant(tenant string) map[string]bool {
 	return out
 }
 
-// groupsOf returns the groups of a stored token, which are its own groups and the groups of its subject.
+// groupsOf returns the groups of a stored token. These are the token's own groups and the groups of its subject.
 func (i Identities) groupsOf(t *identityv1.Token) []string {
 	f := config.File{Groups: i.Groups}
 	return f.GroupsOf(config.Token{Tenant: t.GetTenant(), Subject: t.GetSubject(), Groups: t.GetGroups()})
@@ -145,7 +145,7 @@ func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
 // errNoSealKey means that the tokens of connections can't be encrypted.
 var errNoSealKey = errors.New("servers with `credentials` need a key that encrypts their tokens in PostgreSQL: set stores.identity_key to the same 64 hexadecimal digits for all replicas, such as the output of `openssl rand -hex 32`, and restart the identity service")
 
-// sealKey returns the key that encrypts the tokens of connections. With SQLite, it creates the file of the key if it
+// sealKey returns the key that encrypts the tokens of connections. With SQLite, it creates the key file if the file
 // does not exist.
 func (c *Config) sealKey() (*seal.Key, error) {
 	switch {
@@ -162,7 +162,7 @@ func (c *Config) sealKey() (*seal.Key, error) {
 	}
 }
 
-// Validate returns an error that lists all problems of the configuration.
+// Validate returns an error that lists all problems in the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {

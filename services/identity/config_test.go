@@ -156,6 +156,16 @@ func TestFromFile_ResolvesTheProxyOfAServer(t *testing.T) {
 	}
 }
 
+// The identity service knows how it signs in at a server.
+func TestFromFile_ReadsTheSignInAtAServer(t *testing.T) {
+	t.Parallel()
+	f := load(t, "    - {name: a, token: "+oneText+", role: agent}\nservers:\n  wiki: {http: {url: https://wiki.example.com/mcp}, credentials: {as: person, oauth: {prompt: login, resource: omit}}}\n", nil)
+	got, err := identity.FromFile(f, noEnv)
+	if of := got.Servers["wiki"]; err != nil || !of.ForEachPerson || of.Prompt != "login" || !of.OmitResource {
+		t.Errorf("the server is %+v, %v", of, err)
+	}
+}
+
 func TestFromFile_NamesEveryInvalidToken(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: short, role: agent}\n    - {name: b, sha256: short, role: agent}\n", nil)

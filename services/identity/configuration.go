@@ -11,7 +11,7 @@ const rescanInterval = 500 * time.Millisecond
 // configurationScan holds the state of repeated scans of the configuration's tokens, groups and issuers.
 type configurationScan struct {
 	last Identities
-	// problem is the error that was logged last.
+	// problem is the text of the last logged error.
 	problem string
 }
 
@@ -34,7 +34,7 @@ func (s *Service) watchConfiguration(ctx context.Context) error {
 }
 
 // rescan reads the tokens, groups and issuers of the configuration. It makes them valid if they have changed and two
-// consecutive scans have read the same values, because a partly written file could otherwise revoke tokens. If the
+// consecutive scans have read the same values. Otherwise, a partly written file could revoke tokens. If the
 // configuration can't be read, the old tokens, groups and issuers stay valid.
 func (s *Service) rescan(ctx context.Context, scan *configurationScan) {
 	now, err := s.deps.Reload()

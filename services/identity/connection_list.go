@@ -22,8 +22,8 @@ type listed struct {
 	*store.Connection
 }
 
-// ofNoPerson returns the connections of accounts that belong to no person, one for each server at which the mesh signs
-// in, sorted by server.
+// ofNoPerson returns the connections of accounts that belong to no person, sorted by server. There is one for each
+// server at which the mesh signs in.
 func (c connections) ofNoPerson(ctx context.Context) (out []listed, err error) {
 	servers := c.tokens.identities().Servers
 	if len(servers) == 0 {
@@ -48,8 +48,8 @@ func (c connections) ofNoPerson(ctx context.Context) (out []listed, err error) {
 	return out, nil
 }
 
-// addState sets LoginRequired and Problem of a connection that can't be used with the configuration of its server, or
-// whose access token was refused.
+// addState sets LoginRequired and Problem if the connection does not match the configuration of its server, or if the
+// server has refused its access token.
 func (c connections) addState(at account, of *store.Connection, server OAuthServer) {
 	if of.LoginRequired {
 		return
@@ -63,8 +63,8 @@ func (c connections) addState(at account, of *store.Connection, server OAuthServ
 	}
 }
 
-// ofPeople returns a page of the connections of people that a caller may see, and the key of the last connection that
-// was read, which is the zero key on the last page.
+// ofPeople returns a page of the connections of people that the caller may see. last is the key after which the next
+// page starts. It is the zero key on the last page.
 func (c connections) ofPeople(ctx context.Context, after store.Key) (out []listed, last store.Key, err error) {
 	caller := authn.CallerOf(ctx)
 	tenant, person := caller.Tenant(), caller.Person.GetSubject()
@@ -136,7 +136,7 @@ func (c connections) ListConnections(ctx context.Context, req *identityv1.ListCo
 		for _, one := range all {
 			packed := packConnection(one.account, one.Connection)
 			if !authn.CallerOf(ctx).OperatesInstallation() {
-				packed.ConnectedBy, packed.Problem = "", ""
+				packed.ConnectedBy, packed.AccountName, packed.Problem = "", "", ""
 			}
 			resp.Connections = append(resp.Connections, packed)
 		}
@@ -154,7 +154,6 @@ func (c connections) ListConnections(ctx context.Context, req *identityv1.ListCo
 	return resp, nil
 }
 
-// parsePage returns the key in a page token.
 func parsePage(token string) (store.Key, error) {
 	if token == "" {
 		return store.Key{}, nil
@@ -176,7 +175,7 @@ func stateOf(c *store.Connection) identityv1.ConnectionState {
 func packConnection(of account, c *store.Connection) *identityv1.Connection {
 	out := &identityv1.Connection{
 		Server: of.Server, State: stateOf(c), Issuer: c.Issuer, Scopes: strings.Fields(c.Scopes), Connected: packTime(c.Connected), ConnectedBy: c.ConnectedBy,
-		Refreshed: packTime(c.Refreshed), Expires: packTime(c.Expires), HasRefreshToken: c.HasRefreshToken, Problem: c.Problem, ForDiscovery: of.forDiscovery,
+		Refreshed: packTime(c.Refreshed), Expires: packTime(c.Expires), HasRefreshToken: c.HasRefreshToken, Problem: c.Problem, ForDiscovery: of.forDiscovery, AccountName: c.AccountName,
 	}
 	if of.Person != "" {
 		out.Person = &identityv1.Person{Tenant: of.Tenant, Subject: of.Person}
@@ -198,8 +197,8 @@ func (c connections) DeleteConnection(ctx context.Context, req *identityv1.Delet
 	return new(identityv1.DeleteConnectionResponse), nil
 }
 
-// deletable returns the key of the connection that a request deletes, if the caller may delete it. The server may have
-// been removed from the configuration.
+// deletable returns the key of the connection that a request deletes, if the caller may delete it. The request can also
+// name a server that was removed from the configuration.
 func (c connections) deletable(ctx context.Context, req *identityv1.DeleteConnectionRequest) (store.Key, error) {
 	caller := authn.CallerOf(ctx)
 	of := store.Key{Server: req.GetServer(), Tenant: req.GetPerson().GetTenant(), Person: req.GetPerson().GetSubject()}

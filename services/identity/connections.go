@@ -34,9 +34,9 @@ const (
 	maxAttempt = 16<<10 - 64
 	// minLife is the minimum lifetime of an access token. A shorter lifetime counts as unknown.
 	minLife = 2 * time.Second
-	// maxListed is the maximum number of connections of people in one response.
+	// maxListed is the maximum number of people's connections in one response.
 	maxListed = 200
-	// attemptPurpose is the purpose of sealed attempts.
+	// attemptPurpose is the purpose (see [seal.Key.Seal]) with which attempts are encrypted.
 	attemptPurpose = "attempt"
 )
 
@@ -46,7 +46,7 @@ var (
 	errOthersAccount  = errors.New("only operators can disconnect the account of another person")
 	errDiffers        = errors.New("the request does not fit the configuration of the server: with `as: person` each request needs a person or is for listing tools, with `as: shared` neither; use the same configuration everywhere")
 	errManySignIns    = errors.New("you have started too many sign-ins at servers: try again in some minutes")
-	errAttemptEnded   = errors.New("the sign-in at the server has to be started again: it took too long, another person has started it, or the configuration of the server has changed")
+	errAttemptEnded   = errors.New("the sign-in at the server has to be started again: it took too long, it was finished or has failed before, another person has started it, or the configuration of the server has changed")
 	errCodeRefused    = errors.New("the authorization server has refused the sign-in")
 	errLoginRequired  = errors.New("there is no sign-in at the server")
 	errRefreshPending = errors.New("another replica is refreshing the access token")
@@ -61,16 +61,15 @@ type connections struct {
 	*Service
 }
 
-// account identifies an account at a server.
 type account struct {
 	store.Key
-	// forDiscovery is true if the account is only for listing the tools of a server at which each person uses her own
+	// forDiscovery is true if the account is used only to list the tools of a server at which each person uses her own
 	// account.
 	forDiscovery bool
 }
 
-// sealPurpose returns the purpose for which the grant of an account is encrypted. A grant can therefore not be used for
-// another person, and a grant for listing tools not for calls.
+// sealPurpose returns the purpose with which the grant of an account is encrypted. It differs between people, and
+// between listing tools and calling them, so that a grant can't be used for another account.
 func (a account) sealPurpose(generation int64) string {
 	purpose := "grant/" + a.Server + "/" + strconv.FormatInt(generation, 10)
 	switch {
@@ -83,16 +82,21 @@ func (a account) sealPurpose(generation int64) string {
 	}
 }
 
-// attempt is a sign-in at a server that a person has started. The person's program stores it encrypted.
+// attempt is a sign-in at a server that a person has started. The mesh encrypts the attempt, and the program of the
+// person stores it.
 type attempt struct {
+	// ID is random.
+	ID   string `json:"id"`
 	Name string `json:"name"`
-	// Tenant and Person identify the person whose account it is, unless it belongs to no person.
+	// Tenant and Person identify the person who uses the account. Both are empty if the account belongs to no person.
 	Tenant       string      `json:"tenant,omitzero"`
 	Person       string      `json:"person,omitzero"`
 	ForDiscovery bool        `json:"forDiscovery,omitzero"`
 	Client       oauthClient `json:"client"`
 	Redirect     string      `json:"redirect"`
 	Verifier     string      `json:"verifier"`
+	// Nonce is the parameter `nonce` (OpenID Connect Core, section 3.1.2.1), or "" if no ID token was requested.
+	Nonce string `json:"nonce,omitzero"`
 	// Operator identifies the token of the person who has started the sign-in.
 	Operator string    `json:"operator"`
 	Started  time.Time `json:"started"`
@@ -102,7 +106,7 @@ func (a *attempt) account() account {
 	return account{store.Key{Server: a.Name, Tenant: a.Tenant, Person: a.Person}, a.ForDiscovery}
 }
 
-// grant is what a connection stores encrypted.
+// grant is the content of [store.Connection.Sealed] before it is encrypted.
 type grant struct {
 	Client       oauthClient `json:"client"`
 	AccessToken  string      `json:"accessToken"`
@@ -118,7 +122,8 @@ func (c connections) serverNamed(name string) (OAuthServer, error) {
 	return of, nil
 }
 
-// ownAccount returns the account at a server that the caller may connect: her own, or one that belongs to no person.
+// ownAccount returns the account at a server that the caller may connect. It is the caller's own account, or an account
+// that belongs to no person.
 func (c connections) ownAccount(ctx context.Context, name string, forDiscovery bool) (account, OAuthServer, error) {
 	caller := authn.CallerOf(ctx)
 	of, err := c.serverNamed(name)
@@ -168,10 +173,15 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 	if err != nil {
 		return nil, err
 	}
-	state, verifier := rand.Text(), oauth2.GenerateVerifier()
-	raw, err := json.Marshal(attempt{
-		Name: own.Server, Tenant: own.Tenant, Person: own.Person, ForDiscovery: own.forDiscovery, Client: *client, Redirect: req.GetRedirectUri(), Verifier: verifier, Operator: caller.Person.GetTokenId(), Started: time.Now(),
-	})
+	begun := &attempt{
+		ID: rand.Text(), Name: own.Server, Tenant: own.Tenant, Person: own.Person, ForDiscovery: own.forDiscovery, Client: *client, Redirect: req.GetRedirectUri(),
+		Verifier: oauth2.GenerateVerifier(), Operator: caller.Person.GetTokenId(), Started: time.Now(),
+	}
+	if client.requestsIDToken() {
+		begun.Nonce = rand.Text()
+	}
+	state := rand.Text()
+	raw, err := json.Marshal(begun)
 	if err != nil {
 		return nil, err
 	}
@@ -179,12 +189,12 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 		return nil, fmt.Errorf("%w: the metadata of its authorization server contain too long texts", errServerUnusable)
 	}
 	return &identityv1.StartConnectionResponse{
-		AuthorizationUrl: client.authorizationURL(req.GetRedirectUri(), state, verifier), State: state, Issuer: client.Issuer,
+		AuthorizationUrl: begun.authorizationURL(state, of.prompt(client)), State: state, Issuer: client.Issuer,
 		SendsIssuer: client.SendsIssuer, Attempt: key.Seal(raw, attemptPurpose),
 	}, nil
 }
 
-// openAttempt decrypts an attempt. It returns errAttemptEnded if the attempt can't be finished any more.
+// openAttempt decrypts an attempt. It returns errAttemptEnded if the attempt can no longer be finished.
 func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, error) {
 	var opened attempt
 	key, err := c.sealKey()
@@ -209,6 +219,9 @@ func (c connections) openAttempt(ctx context.Context, sealed []byte) (*attempt, 
 func (c connections) FinishConnection(ctx context.Context, req *identityv1.FinishConnectionRequest) (*identityv1.FinishConnectionResponse, error) {
 	caller := authn.CallerOf(ctx)
 	begun, err := c.openAttempt(ctx, req.GetAttempt())
+	if err == nil {
+		err = c.starts.beginExchange(principal.Of(caller.Person), begun)
+	}
 	if err != nil {
 		return nil, connectionStatus(err)
 	}
@@ -217,19 +230,24 @@ func (c connections) FinishConnection(ctx context.Context, req *identityv1.Finis
 		c.deps.Log.WarnContext(ctx, "the sign-in at a server has failed", "server", begun.Name, "tenant", caller.Tenant(), "subject", caller.Person.GetSubject(), "error", err)
 		return nil, connectionStatus(err)
 	}
+	c.starts.end(principal.Of(caller.Person), begun)
+	name, err := begun.accountName(answer, time.Now())
+	if err != nil {
+		c.deps.Log.InfoContext(ctx, "the ID token of a sign-in at a server can't be used, so people do not see the name of the account", "server", begun.Name, "issuer", begun.Client.Issuer, "error", err)
+	}
 	granted := grant{Client: begun.Client, AccessToken: answer.AccessToken, RefreshToken: answer.RefreshToken}
 	stored, err := c.store.Connect(ctx, store.Connection{
-		Key: begun.account().Key, Issuer: begun.Client.Issuer, Scopes: grantedScopes(answer, &begun.Client), HasRefreshToken: answer.RefreshToken != "",
+		Key: begun.account().Key, Issuer: begun.Client.Issuer, Scopes: grantedScopes(answer, &begun.Client), HasRefreshToken: answer.RefreshToken != "", AccountName: name,
 		ConnectedByTenant: caller.Tenant(), ConnectedBy: caller.Person.GetSubject(), Expires: answer.Expiry,
 	}, c.sealerOf(begun.account(), &granted))
 	if err != nil {
 		return nil, connectionStatus(err)
 	}
-	c.deps.Log.InfoContext(ctx, "a person has connected a server", "server", begun.Name, "issuer", begun.Client.Issuer, "account", accountKind(begun.account()), "tenant", caller.Tenant(), "subject", caller.Person.GetSubject(), "expires", stored.Expires)
+	c.deps.Log.InfoContext(ctx, "a person has connected a server", "server", begun.Name, "issuer", begun.Client.Issuer, "account", accountKind(begun.account()), "account_name", name, "tenant", caller.Tenant(), "subject", caller.Person.GetSubject(), "expires", stored.Expires)
 	return &identityv1.FinishConnectionResponse{Connection: packConnection(begun.account(), &stored)}, nil
 }
 
-// accountKind returns, for the log, who uses an account.
+// accountKind returns a text for the log that says who uses an account.
 func accountKind(of account) string {
 	switch {
 	case of.Person != "":
@@ -289,7 +307,7 @@ func checkTokenAnswer(answer *oauth2.Token) error {
 }
 
 // tokenEndpointError converts an error of a token endpoint (RFC 6749, section 5.2). If the authorization server has
-// refused the request, the result wraps the second argument.
+// refused the request, the result wraps refused.
 func tokenEndpointError(err, refused error) error {
 	answer, ok := errors.AsType[*oauth2.RetrieveError](err)
 	switch {
@@ -305,8 +323,8 @@ func tokenEndpointError(err, refused error) error {
 	}
 }
 
-// grantedScopes returns the scopes of an answer, separated by spaces. An answer without scopes grants the requested
-// scopes (RFC 6749, section 5.1).
+// grantedScopes returns the scopes in a token response, separated by spaces. If the response contains no scopes, the
+// requested scopes are granted (RFC 6749, section 5.1).
 func grantedScopes(answer *oauth2.Token, client *oauthClient) string {
 	if text, ok := answer.Extra("scope").(string); ok && text != "" {
 		return strings.ToValidUTF8(withoutControls(text[:min(len(text), maxAskedScopes)]), "")
@@ -334,7 +352,7 @@ func (c connections) sealerOf(of account, granted *grant) store.Sealer {
 	return func(generation int64) ([]byte, error) { return key.Seal(raw, of.sealPurpose(generation)), nil }
 }
 
-// openGrant decrypts the grant of the connection of an account.
+// openGrant decrypts the grant in a connection.
 func (c connections) openGrant(at account, of *store.Connection) (*grant, error) {
 	key, err := c.sealKey()
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 const (
 	// pollInterval is the interval at which the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
-	// readTimeout limits how long one read takes.
-	readTimeout = 2 * time.Second
+	readTimeout  = 2 * time.Second
 	// defaultMaxStoreAge applies if the configuration has no maximum age.
 	defaultMaxStoreAge = 30 * time.Second
 )
 
-// errStale means that the store was not read for so long that revocations by other replicas may be unknown.
+// errStale means that the last successful read of the store is too old. Other replicas may have revoked tokens since
+// then.
 var errStale = errors.New("the store of the tokens is unavailable, so no token is confirmed")
 
 // isFresh reports whether the store was read recently enough. A SQLite store is always fresh, because no other process
@@ -33,15 +33,15 @@ func (s *Service) isFresh() bool {
 	if read == nil {
 		return false
 	}
-	// The monotonic clock may stop while the machine sleeps, so the wall clock is compared, too.
+	// The monotonic clock can stop while the machine sleeps, so the ages by both clocks are compared.
 	age := max(now.Sub(*read), now.Round(0).Sub(read.Round(0)))
 	return age <= s.maxStoreAge()
 }
 
 func (s *Service) maxStoreAge() time.Duration { return cmp.Or(s.cfg.MaxStoreAge, defaultMaxStoreAge) }
 
-// follow reads the tokens that other replicas change, and reports to them which tokens the watchers of this replica
-// use.
+// follow reads the tokens that other replicas change. It also reports to the other replicas which version of the tokens
+// all watchers of this replica use.
 func (s *Service) follow(ctx context.Context) error {
 	if s.cfg.Source == sqlstore.SQLite {
 		return nil
@@ -54,7 +54,7 @@ func (s *Service) follow(ctx context.Context) error {
 		case <-ctx.Done():
 			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
 			defer cancel()
-			// Otherwise revocations at other replicas would wait longer for this replica.
+			// Without this call, revocations at other replicas would wait longer for this replica.
 			_ = s.store.LeaveReplica(stopping, s.replica, s.maxStoreAge())
 			return nil
 		case <-tick.C:
@@ -63,7 +63,7 @@ func (s *Service) follow(ctx context.Context) error {
 		began := time.Now()
 		err := errors.Join(s.readTokens(reading), s.store.ReportReplica(reading, s.replica, s.confirmed.Load()))
 		cancel()
-		if err == nil { // the tokens are in use, and other replicas know of this one
+		if err == nil { // the tokens are in use, and the other replicas can see this one
 			s.lastRead.Store(&began)
 		}
 		if err != nil && !away && ctx.Err() == nil {
@@ -76,8 +76,8 @@ func (s *Service) follow(ctx context.Context) error {
 	}
 }
 
-// confirmOwn confirms the tokens of this process, as the other services do when they receive a message. In one process,
-// all services share these tokens.
+// confirmOwn confirms the tokens of this process at regular intervals. In one process, all services share these tokens.
+// Services in other processes confirm their tokens when they receive a message from this service.
 func (s *Service) confirmOwn(ctx context.Context) error {
 	if s.cfg.Source == sqlstore.SQLite {
 		return nil

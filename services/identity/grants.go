@@ -26,31 +26,31 @@ import (
 const (
 	// deviceGrant is the grant type of the device flow (RFC 8628, section 3.4).
 	deviceGrant = "urn:ietf:params:oauth:grant-type:device_code"
-	// tokenTimeout limits how long a request to a token endpoint takes. It is less than the 5 s that a call without a
-	// credential may take.
+	// tokenTimeout limits how long a request to a token endpoint takes. It is less than 5 s, which is the limit for a call
+	// without a credential.
 	tokenTimeout = 4 * time.Second
 	// maxIDTokenLife is the maximum time between the claims `iat` and `exp` of an ID token.
 	maxIDTokenLife = 24 * time.Hour
-	// maxReason is the maximum length of an issuer's text in an error, in bytes.
+	// maxReason is the maximum length, in bytes, of text from an issuer in an error.
 	maxReason = 256
 )
 
 var (
 	errSignInUnknown = errors.New("people can't sign in at an issuer of this name: ask an operator to set `sign_in` and `people` of the issuer (auth.issuers)")
-	// errNoAnswer means that an issuer has not answered, or that its answer violates OAuth.
+	// errNoAnswer means that an issuer has not answered, or that its response violates OAuth.
 	errNoAnswer = errors.New("the issuer can't be reached, or its answer can't be used: the log of the identity service contains the reason")
-	// errMisconfigured means that an issuer does not answer as the configuration expects.
+	// errMisconfigured means that an issuer does not respond as the configuration expects.
 	errMisconfigured = errors.New("`sign_in` of the issuer does not fit the issuer (auth.issuers)")
-	// errRefused means that an issuer has refused a code, or that its token is not valid.
+	// errRefused means that an issuer has refused a code, or that its ID token is not valid.
 	errRefused = errors.New("the sign-in is refused")
 	// errPending and errSlowDown mean that a person has not finished the device flow. errSlowDown also means that the
-	// client asks too often.
+	// client sends requests too often.
 	errPending  = errors.New("the person has not finished the sign-in")
 	errSlowDown = errors.New("the person has not finished the sign-in: ask less often")
 	errNoDevice = errors.New("people can't sign in at this issuer on another device: if the issuer supports this, ask an operator to set `sign_in.device`")
 )
 
-// detailedError is an error with a detail that only the log contains.
+// detailedError is an error with a detail that is written only to the log.
 type detailedError struct {
 	error
 	detail string
@@ -60,8 +60,8 @@ func (e detailedError) Error() string { return e.error.Error() + " (" + e.detail
 
 func (e detailedError) Unwrap() error { return e.error }
 
-// oauth returns the OAuth client of an issuer, and a context whose requests use the issuer's certificate authorities.
-// The caller must call the returned function after its last request.
+// oauth returns the OAuth client of an issuer, and a context in which requests use the issuer's certificate
+// authorities. The caller must call the returned function after its last request.
 func (s *Service) oauth(ctx context.Context, of *Issuer) (context.Context, *oauth2.Config, func(), error) {
 	metadata, err := s.metadata.get(ctx, of.source)
 	if err != nil {
@@ -89,7 +89,6 @@ func (s *Service) oauth(ctx context.Context, of *Issuer) (context.Context, *oaut
 	return context.WithValue(ctx, oauth2.HTTPClient, client), config, client.CloseIdleConnections, nil
 }
 
-// exchangeCode exchanges an authorization code for an ID token.
 func (s *Service) exchangeCode(ctx context.Context, of *Issuer, code *identityv1.AuthorizationCode) (idToken string, err error) {
 	if !isLoopbackRedirect(code.GetRedirectUri()) {
 		return "", fmt.Errorf("%w: the redirect URI is not http on 127.0.0.1 or ::1 (RFC 8252, section 7.3)", errRefused)
@@ -114,7 +113,7 @@ func isLoopbackRedirect(text string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// exchangeDevice requests the ID token of the device flow. It does not wait until the person has signed in.
+// exchangeDevice requests the ID token of the device flow. It does not wait for the person to sign in.
 func (s *Service) exchangeDevice(ctx context.Context, of *Issuer, code string) (idToken string, err error) {
 	ctx, config, end, err := s.oauth(ctx, of)
 	if err != nil {
@@ -124,11 +123,11 @@ func (s *Service) exchangeDevice(ctx context.Context, of *Issuer, code string) (
 	if config.Endpoint.DeviceAuthURL == "" {
 		return "", errNoDevice
 	}
-	// An empty `code` counts as absent (RFC 6749, section 3.2).
+	// The empty code is sent as a parameter without a value, which counts as omitted (RFC 6749, section 3.2).
 	return idTokenOf(config.Exchange(ctx, "", oauth2.SetAuthURLParam("grant_type", deviceGrant), oauth2.SetAuthURLParam("device_code", code)))
 }
 
-// idTokenOf returns the ID token in an answer of a token endpoint.
+// idTokenOf returns the ID token in a response from a token endpoint.
 func idTokenOf(answer *oauth2.Token, err error) (string, error) {
 	if err != nil {
 		return "", oauthError(err)
@@ -140,8 +139,8 @@ func idTokenOf(answer *oauth2.Token, err error) (string, error) {
 	return idToken, nil
 }
 
-// oauthError converts an error of a token endpoint (RFC 6749, section 5.2; RFC 8628, section 3.5). The result is sent
-// to callers without a credential, so it contains no text of the issuer except the error code.
+// oauthError converts an error from a token endpoint (RFC 6749, section 5.2; RFC 8628, section 3.5). Callers without a
+// credential receive the result, so it contains no text from the issuer except the error code.
 func oauthError(err error) error {
 	answer, ok := errors.AsType[*oauth2.RetrieveError](err)
 	if !ok || answer.ErrorCode == "" {
@@ -166,12 +165,13 @@ func oauthError(err error) error {
 	}
 }
 
-// shorten returns the beginning of a text of an issuer, as valid UTF-8.
+// shorten returns the beginning of a text from an issuer, as valid UTF-8.
 func shorten(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
 
 // verifyIDToken verifies an ID token (OpenID Connect Core, section 3.1.3.7) and maps its claims. nonce is the nonce of
-// the sign-in. It is empty if the flow has no nonce. The principal has the subject that the person's agents have as
-// owner. A token with the claim `act` is refused, because an actor may not sign in as the person for whom it acts.
+// the sign-in. It is empty if the flow has no nonce. The subject of the principal is the name that the person's agents
+// have as owner. A token with the claim `act` is refused, because an actor may not sign in as the person that it
+// represents.
 func (s *Service) verifyIDToken(ctx context.Context, of *Issuer, token, nonce string) (*identityv1.Principal, error) {
 	mapping := proto.CloneOf(of.Mapping)
 	mapping.Resource, mapping.Audiences, mapping.MaxLife = "", []string{of.SignIn.ClientID}, durationpb.New(maxIDTokenLife)
@@ -204,7 +204,7 @@ func (s *Service) verifyIDToken(ctx context.Context, of *Issuer, token, nonce st
 	return person, nil
 }
 
-// checkIDToken checks the parts of an ID token that other JWTs do not have. Its syntax was checked before.
+// checkIDToken checks the parts of an ID token that other JWTs do not have. The syntax of the token was checked before.
 func checkIDToken(token, clientID, nonce string) error {
 	var header struct {
 		Type string `json:"typ"`
@@ -243,7 +243,7 @@ func verifyWith(of *identityv1.Issuer, token string) (*identityv1.Principal, err
 	return found.Principal, nil
 }
 
-// decodePart decodes a part of a JWT, whose syntax was checked before.
+// decodePart decodes a part of a JWT. The syntax of the JWT was checked before.
 func decodePart(part string, into any) error {
 	raw, err := base64.RawURLEncoding.DecodeString(part)
 	if err != nil {
@@ -252,7 +252,8 @@ func decodePart(part string, into any) error {
 	return json.Unmarshal(raw, into)
 }
 
-// signInStatus adds a gRPC code and a reason to an error about a sign-in. It omits details that are only for the log.
+// signInStatus adds a gRPC code and a reason to an error about a sign-in. It omits the details of a [detailedError],
+// which are only for the log.
 func signInStatus(err error) error {
 	public := err
 	if detailed, ok := errors.AsType[detailedError](err); ok {

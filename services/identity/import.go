@@ -16,21 +16,20 @@ import (
 )
 
 const (
-	// importRetry is the pause after a failed attempt.
-	importRetry = 200 * time.Millisecond
-	// importTimeout limits how long one attempt takes.
+	// importRetry is the pause after a failed import.
+	importRetry   = 200 * time.Millisecond
 	importTimeout = 10 * time.Second
 	// importPatience is how long the service waits before it logs why the tokens have not been imported. The wait is
 	// necessary because the policy service may start later than this service.
 	importPatience = 5 * time.Second
 )
 
-// errNotImported means that the tokens are not known yet.
+// errNotImported means that the tokens of the policy service have not been copied yet.
 var errNotImported = errors.New("the tokens of the policy service have not been imported yet: the policy role is unavailable")
 
-// importTokens copies the tokens that the policy service stored in earlier versions, and makes all tokens valid. The
-// tokens are copied only once into each store. Until then no token is valid, because an agent whose token is not copied
-// yet would otherwise receive the response that the token is unknown.
+// importTokens copies the tokens that earlier versions of the policy service stored, and then makes all tokens valid.
+// The tokens are copied only once into each store. Before that, no token is valid, because an agent whose token is not
+// copied yet would receive the response that its token is unknown.
 func (s *Service) importTokens(ctx context.Context) {
 	began, warned := time.Now(), false
 	for s.tokens.published.Load() == nil {
@@ -51,7 +50,7 @@ func (s *Service) importTokens(ctx context.Context) {
 }
 
 // firstRead reads the stored tokens for the first time. Before that, it reports this replica to the other replicas, so
-// that they know of it before it confirms tokens.
+// that they wait for this replica when they revoke tokens.
 func (s *Service) firstRead(ctx context.Context) error {
 	if s.cfg.Source != sqlstore.SQLite {
 		if err := errors.Join(s.store.ForgetReplicas(ctx), s.store.ReportReplica(ctx, s.replica, 0)); err != nil {
@@ -97,8 +96,9 @@ func (s *Service) tryImport(ctx context.Context) error {
 	return s.firstRead(ctx)
 }
 
-// finishImport lets the policy service delete the tokens that were imported. Otherwise a token that is revoked later
-// would become valid again if this service were started with a new store and imported the tokens again.
+// finishImport tells the policy service that the tokens were stored, so that the policy service deletes its copies.
+// Otherwise, a new store of this service would import the copies again, and a token that was revoked since then would
+// become valid.
 func (s *Service) finishImport(ctx context.Context) {
 	for s.tryFinishImport(ctx) != nil {
 		select {
@@ -138,7 +138,7 @@ func unpackExported(from *policyv1.ExportedToken) (store.Token, error) {
 	}, nil
 }
 
-// timeOf returns the time of a field of a token, or the zero time if the field is absent.
+// timeOf returns the time in a field of a token, or the zero time if the field is absent.
 func timeOf(field func() *timestamppb.Timestamp) time.Time {
 	if field() == nil {
 		return time.Time{}

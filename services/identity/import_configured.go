@@ -48,8 +48,9 @@ func (s *Service) ImportTokens(ctx context.Context, req *identityv1.ImportTokens
 	return resp, nil
 }
 
-// importable returns the tokens of the configuration with the given names. If there are no names, it returns the
-// agents' tokens of the caller's tenant that are not stored yet.
+// importable returns the configured tokens of agents that have the given names. If there are no names, it returns the
+// tokens of agents in the caller's tenant that are not stored yet. It returns an error if the caller may not import one
+// of the named tokens.
 func (s *Service) importable(ctx context.Context, caller *authn.Caller, names []string) ([]store.Token, error) {
 	stored, err := s.store.Tokens(ctx)
 	if err != nil {
@@ -79,8 +80,8 @@ func (s *Service) importable(ctx context.Context, caller *authn.Caller, names []
 	return chosen, nil
 }
 
-// ownGroups returns the groups of a configured token, without the groups that the key `groups` gives to its subject.
-// The latter groups are not stored, because they change with the configuration.
+// ownGroups returns the groups of a configured token, except the groups that the key `groups` gives to its subject.
+// Those groups are not stored, because they change with the configuration.
 func (i Identities) ownGroups(t *identityv1.Token) []string {
 	given := i.groupsOf(&identityv1.Token{Tenant: t.GetTenant(), Subject: t.GetSubject()})
 	return slices.DeleteFunc(slices.Clone(t.GetGroups()), func(group string) bool { return slices.Contains(given, group) })

@@ -13,7 +13,7 @@ type inFlight struct {
 	running sync.WaitGroup
 }
 
-// begin reports whether a refresh may begin. If it may, the caller must call end after it.
+// begin reports whether a refresh may begin. If it returns true, the caller must call end when the refresh has ended.
 func (f *inFlight) begin() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -25,8 +25,8 @@ func (f *inFlight) begin() bool {
 
 func (f *inFlight) end() { f.running.Done() }
 
-// close lets no other refresh begin, and waits for those in flight, but at most for the given time. It reports whether
-// all have ended.
+// close prevents further refreshes. It waits until the refreshes in flight have ended, but not longer than most. It
+// reports whether all of them have ended.
 func (f *inFlight) close(most time.Duration) bool {
 	f.mu.Lock()
 	f.closed = true

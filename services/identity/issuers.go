@@ -43,10 +43,10 @@ type SignIn struct {
 	ClientID, ClientSecret string
 	// Scopes are the OAuth scopes to request.
 	Scopes []string
-	// Session is how long a session lasts. Device is true if people may sign in on another device.
+	// Session is how long a session lasts. Device is true if people may sign in on another device (RFC 8628).
 	Session time.Duration
 	Device  bool
-	// Groups maps a role to the groups whose people may sign in with this role.
+	// Groups maps a role to groups. A person in one of these groups may sign in with the role.
 	Groups map[authv1.TokenRole][]string
 }
 
@@ -64,8 +64,8 @@ func (i Issuer) isOf(tenant string) bool {
 	return i.Mapping.GetTenant() == tenant || slices.Contains(slices.Collect(maps.Values(i.Mapping.GetTenants())), tenant)
 }
 
-// issuersOf returns the issuers in a configuration. It reads the files with their certificate authorities, and resolves
-// the secrets of the OAuth clients.
+// issuersOf returns the issuers in a configuration. It reads the files of certificate authorities, and resolves the
+// secrets of the OAuth clients.
 func issuersOf(f *config.File, env config.Env) ([]Issuer, error) {
 	var out []Issuer
 	for n := range f.Auth.Issuers {
@@ -132,7 +132,6 @@ func mappingOf(resource string, from *config.Issuer) *identityv1.Issuer {
 	return out
 }
 
-// sourcesOf returns the sources of the issuers' keys.
 func sourcesOf(issuers []Issuer) []issuerkeys.Source {
 	out := make([]issuerkeys.Source, len(issuers))
 	for n, i := range issuers {
@@ -181,7 +180,7 @@ func (s *Service) ListIssuers(ctx context.Context, _ *identityv1.ListIssuersRequ
 		}
 		if status.Problem != nil {
 			text := status.Problem.Error()
-			if caller.Tenant() != authn.HomeTenant { // the reason may name hosts of the installation's network
+			if caller.Tenant() != authn.HomeTenant { // the error can contain the names of hosts in the installation's network
 				text = "operators of the tenant \"default\" see the reason"
 			}
 			out.Problem = strings.ToValidUTF8(text[:min(len(text), maxProblem)], "")

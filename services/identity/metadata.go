@@ -11,18 +11,17 @@ import (
 )
 
 const (
-	// metadataLife is how long the metadata of an issuer are used before they are fetched again. metadataMaxAge is how
-	// long the metadata are used if they can't be fetched again.
+	// metadataLife is the age at which the metadata of an issuer are fetched again. metadataMaxAge is the age up to which
+	// the metadata are used if they can't be fetched again.
 	metadataLife   = 10 * time.Minute
 	metadataMaxAge = 24 * time.Hour
-	// metadataPause is the minimum time between a failed fetch and the next one. Without a pause, strangers could make the
-	// service send many requests.
-	metadataPause = 5 * time.Second
-	// metadataTimeout limits how long one fetch takes.
+	// metadataPause is the minimum time between a failed fetch and the next one. Without a pause, callers without a
+	// credential could make the service send many requests.
+	metadataPause   = 5 * time.Second
 	metadataTimeout = 4 * time.Second
 )
 
-// metadataCache fetches the metadata of issuers. The zero value is empty. It is safe for concurrent use.
+// metadataCache fetches the metadata of issuers. The zero value is an empty cache. It is safe for concurrent use.
 type metadataCache struct {
 	group singleflight.Group
 
@@ -41,7 +40,8 @@ type fetchedMetadata struct {
 	tried time.Time
 }
 
-// result returns the metadata, and reports whether they must be fetched first.
+// result returns the cached metadata, or the error of the last fetch. If mustFetch is true, the caller must fetch the
+// metadata first.
 func (f *fetchedMetadata) result(now time.Time) (m issuerkeys.Metadata, mustFetch bool, err error) {
 	isUsable := !f.fetched.IsZero() && now.Sub(f.fetched) < metadataMaxAge
 	switch {

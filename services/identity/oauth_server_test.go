@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/go-json-experiment/json"
 )
@@ -34,8 +35,10 @@ type oauthServer struct {
 	secret string
 	// hold is called before a refresh is answered. It may be nil.
 	hold func()
-	// challenge is the PKCE challenge, which authorize sets.
-	challenge string
+	// challenge is the PKCE challenge, and nonce the parameter of the same name, which authorize sets.
+	challenge, nonce string
+	// idToken replaces or adds claims of the ID tokens. If it is nil, there are none.
+	idToken map[string]any
 	// issued is the number of issued tokens. grants contains the grant of each issued refresh token, and valid the refresh
 	// token of each grant that can be used. A grant is known by the number of its first token.
 	issued int
@@ -112,7 +115,9 @@ func (s *oauthServer) authorize(page string) string {
 	if err != nil {
 		panic(err)
 	}
-	s.set(func(s *oauthServer) { s.challenge = at.Query().Get("code_challenge") })
+	s.set(func(s *oauthServer) {
+		s.challenge, s.nonce = at.Query().Get("code_challenge"), at.Query().Get("nonce")
+	})
 	return "code"
 }
 
@@ -161,7 +166,22 @@ func (s *oauthServer) serveToken(w http.ResponseWriter, r *http.Request) {
 	if !s.withoutRefresh {
 		out["refresh_token"] = refresh
 	}
+	if s.idToken != nil {
+		claims := map[string]any{"iss": s.URL, "aud": r.PostForm.Get("client_id"), "exp": time.Now().Add(time.Hour).Unix(), "nonce": s.nonce, "sub": "248289761001"}
+		merge(claims, s.idToken)
+		out["id_token"] = unsigned(claims)
+	}
 	write(w, out)
+}
+
+// unsigned returns a JWT whose signature is not valid.
+func unsigned(claims map[string]any) string {
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		panic(err)
+	}
+	encode := base64.RawURLEncoding.EncodeToString
+	return encode([]byte(`{"alg":"RS256"}`)) + "." + encode(payload) + "." + encode([]byte("no signature"))
 }
 
 // refreshes returns the number of requests with a refresh token.

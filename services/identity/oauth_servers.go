@@ -17,8 +17,8 @@ type OAuthServer struct {
 	// URL is the MCP endpoint. CA contains certificate authorities in PEM that are trusted in addition to those of the
 	// system. CA may be empty.
 	URL, CA string
-	// Proxy is the URL of the proxy for https requests to the server and to its authorization server, including
-	// credentials. If it is empty, the environment names the proxy, if there is one.
+	// Proxy is the URL of the proxy for https requests to the server and to its authorization server. The URL can contain
+	// credentials. If it is empty, the proxy is taken from the environment, if there is one.
 	Proxy string
 	// ClientID and ClientSecret identify a registered OAuth client. If ClientID is empty, the mesh registers a client.
 	ClientID, ClientSecret string
@@ -28,17 +28,20 @@ type OAuthServer struct {
 	Issuer string
 	// OmitResource is true if the parameter `resource` must not be sent.
 	OmitResource bool
+	// Prompt is the parameter `prompt` of the authorization request, or [config.PromptOmit]. If it is empty, the parameter
+	// is `consent` if each person uses her own account, or if a refresh token is requested.
+	Prompt string
 	// ForEachPerson is true if each person uses her own account. Otherwise all callers use the same account.
 	ForEachPerson bool
 }
 
 func (s OAuthServer) equal(other OAuthServer) bool {
 	return s.URL == other.URL && s.CA == other.CA && s.Proxy == other.Proxy && s.ClientID == other.ClientID && s.ClientSecret == other.ClientSecret && s.Issuer == other.Issuer &&
-		s.OmitResource == other.OmitResource && s.ForEachPerson == other.ForEachPerson && slices.Equal(s.Scopes, other.Scopes)
+		s.OmitResource == other.OmitResource && s.Prompt == other.Prompt && s.ForEachPerson == other.ForEachPerson && slices.Equal(s.Scopes, other.Scopes)
 }
 
-// proxyFor returns the proxy for a request, or nil if there is none. As for a proxy from the environment, no request to
-// this machine uses a proxy.
+// proxyFor returns the proxy for a request, or nil if there is none. Requests to loopback addresses use no proxy, as in
+// [http.ProxyFromEnvironment].
 func (s *OAuthServer) proxyFor(req *http.Request) (*url.URL, error) {
 	switch {
 	case s.Proxy == "":
@@ -50,8 +53,8 @@ func (s *OAuthServer) proxyFor(req *http.Request) (*url.URL, error) {
 	}
 }
 
-// oauthServersOf returns the servers in a configuration at which the mesh signs in, by name. It reads the files with
-// their certificate authorities, and resolves their proxies and the secrets of OAuth clients.
+// oauthServersOf returns the servers in a configuration at which the mesh signs in, by name. It reads the files of
+// certificate authorities, and resolves the proxies and the secrets of the OAuth clients.
 func oauthServersOf(f *config.File, env config.Env) (map[string]OAuthServer, error) {
 	out := make(map[string]OAuthServer)
 	for name, server := range f.Servers {
@@ -65,7 +68,7 @@ func oauthServersOf(f *config.File, env config.Env) (map[string]OAuthServer, err
 		}
 		one := OAuthServer{
 			URL: server.HTTP.URL, ClientID: from.ClientID, ClientSecret: secret, Scopes: from.Scopes, Issuer: from.Issuer, OmitResource: from.Resource == "omit",
-			ForEachPerson: server.Credentials.ForEachPerson(),
+			Prompt: from.Prompt, ForEachPerson: server.Credentials.ForEachPerson(),
 		}
 		if one.Proxy, err = proxyOf(f, server.HTTP, env); err != nil {
 			return nil, fmt.Errorf("servers.%s.http.proxy: %w", name, err)
@@ -82,8 +85,8 @@ func oauthServersOf(f *config.File, env config.Env) (map[string]OAuthServer, err
 	return out, nil
 }
 
-// proxyOf returns the proxy that the configuration of a server names, or "" if the environment names it. The error
-// contains no credentials.
+// proxyOf returns the proxy in the configuration of a server, or "" if the proxy is taken from the environment. The
+// error contains no credentials.
 func proxyOf(f *config.File, of *config.HTTPServer, env config.Env) (string, error) {
 	if of.Proxy == config.ProxyEnv {
 		return "", nil

@@ -19,9 +19,9 @@ func (s *SignIn) rolesOf(groups []string) []authv1.TokenRole {
 	})
 }
 
-// allowsSession reports whether the configuration still gives the role of a session to one of its groups. The groups of
-// t are the groups at the sign-in and the groups that the configuration gives to the subject. issuerURL is the URL that
-// identified the issuer at the sign-in.
+// allowsSession reports whether the configuration still allows the role of a session. One of the session's groups must
+// have this role. The groups of t are the groups at the sign-in and the groups that the configuration gives to the
+// subject. issuerURL is the URL of the issuer at the time of the sign-in.
 func (i Identities) allowsSession(t *identityv1.Token, issuerURL string) bool {
 	at := slices.IndexFunc(i.Issuers, func(one Issuer) bool { return one.Mapping.GetName() == t.GetIssuer() })
 	return at >= 0 && i.Issuers[at].Mapping.GetIssuer() == issuerURL && i.Issuers[at].isOf(t.GetTenant()) && slices.Contains(i.Issuers[at].SignIn.rolesOf(t.GetGroups()), t.GetRole())

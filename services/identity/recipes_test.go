@@ -83,7 +83,7 @@ var recipes = map[string]recipe{
 	},
 	"Keycloak": {
 		want: &identityv1.Principal{
-			Subject: "corp/36fa0f91-f94d-4a0c-afed-6b7d952e47da", Owner: "corp/36fa0f91-f94d-4a0c-afed-6b7d952e47da", Agent: "claude-code",
+			Subject: "corp/36fa0f91-f94d-4a0c-afed-6b7d952e47da", Owner: "corp/36fa0f91-f94d-4a0c-afed-6b7d952e47da", Person: "corp/36fa0f91-f94d-4a0c-afed-6b7d952e47da", Agent: "claude-code",
 			Groups: []string{"sre"}, Client: "claude-code", Scopes: []string{"email", "profile"}, Issuer: "corp", Acr: "1",
 		},
 		refused: map[string]claims{
@@ -96,7 +96,7 @@ var recipes = map[string]recipe{
 	},
 	"Microsoft Entra ID": {
 		want: &identityv1.Principal{
-			Subject: "entra/aaaaaaaa-0000-1111-2222-bbbbbbbbbbbb", Owner: "entra/aaaaaaaa-0000-1111-2222-bbbbbbbbbbbb", Agent: "claude-code",
+			Subject: "entra/aaaaaaaa-0000-1111-2222-bbbbbbbbbbbb", Owner: "entra/aaaaaaaa-0000-1111-2222-bbbbbbbbbbbb", Person: "entra/aaaaaaaa-0000-1111-2222-bbbbbbbbbbbb", Agent: "claude-code",
 			Groups: []string{"22223333-cccc-4444-dddd-5555eeee6666"}, Client: "11112222-bbbb-3333-cccc-4444dddd5555", Scopes: []string{"Mcp.Call"}, Issuer: "entra",
 		},
 		refused: map[string]claims{
@@ -113,7 +113,7 @@ var recipes = map[string]recipe{
 	},
 	"Okta": {
 		want: &identityv1.Principal{
-			Subject: "okta/ana@example.com", Owner: "okta/ana@example.com", Agent: "claude-code", Groups: []string{"sre"}, Scopes: []string{"mcp", "openid"}, Issuer: "okta",
+			Subject: "okta/ana@example.com", Owner: "okta/ana@example.com", Person: "okta/ana@example.com", Agent: "claude-code", Groups: []string{"sre"}, Scopes: []string{"mcp", "openid"}, Issuer: "okta",
 		},
 		refused: map[string]claims{
 			"a token of the organization server: iss": {"iss": "https://example.okta.com", "aud": "https://example.okta.com"},
@@ -124,7 +124,7 @@ var recipes = map[string]recipe{
 	},
 	"Google": {
 		want: &identityv1.Principal{
-			Subject: "google/ana@example.com", Owner: "google/ana@example.com", Agent: "assistant", Client: "1234987819200-abc.apps.googleusercontent.com", Issuer: "google",
+			Subject: "google/ana@example.com", Owner: "google/ana@example.com", Person: "google/ana@example.com", Agent: "assistant", Client: "1234987819200-abc.apps.googleusercontent.com", Issuer: "google",
 		},
 		refused: map[string]claims{
 			"the address is not verified: /email_verified":    {"email_verified": false},
@@ -139,7 +139,7 @@ var recipes = map[string]recipe{
 	},
 	"Auth0": {
 		want: &identityv1.Principal{
-			Subject: "auth0/auth0|6553da60a54af58e29493993", Owner: "auth0/auth0|6553da60a54af58e29493993", Agent: "claude-code",
+			Subject: "auth0/auth0|6553da60a54af58e29493993", Owner: "auth0/auth0|6553da60a54af58e29493993", Person: "auth0/auth0|6553da60a54af58e29493993", Agent: "claude-code",
 			Groups: []string{"sre"}, Client: "my_client_id", Scopes: []string{"openid", "profile"}, Issuer: "auth0",
 		},
 		refused: map[string]claims{

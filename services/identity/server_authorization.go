@@ -29,29 +29,33 @@ import (
 const (
 	// authorizationTimeout limits how long one request to a server or to its authorization server takes.
 	authorizationTimeout = 10 * time.Second
-	// maxAskedScopes is the maximum length of the scopes that a server asks for, in bytes.
+	// maxAskedScopes is the maximum length, in bytes, of the scopes that a server names in its challenge or in its
+	// metadata.
 	maxAskedScopes = 2048
-	// offlineAccess is the scope for a refresh token (OpenID Connect Core, section 11).
+	// offlineAccess is the scope that requests a refresh token (OpenID Connect Core, section 11).
 	offlineAccess = "offline_access"
+	// openID is the scope for an ID token (OpenID Connect Core, section 3.1.2.1).
+	openID = "openid"
 	// clientName is the name with which the mesh registers itself at authorization servers.
 	clientName = "Sluice"
 )
 
 var (
-	// errServerUnusable means that the mesh can't sign in at a server, because of what the server or its authorization
-	// server has answered.
+	// errServerUnusable means that the mesh can't sign in at a server, because of a response from the server or from its
+	// authorization server.
 	errServerUnusable = errors.New("the mesh can't sign in at the server")
-	// errServerAway means that a server or its authorization server has not answered.
+	// errServerAway means that a server or its authorization server has not responded.
 	errServerAway = errors.New("the server or its authorization server has not answered")
 )
 
-// oauthClient is the mesh as an OAuth client of one authorization server. It is stored encrypted.
+// oauthClient contains the data of the OAuth client with which the mesh signs in at one server. It is encrypted before
+// it is stored.
 type oauthClient struct {
-	// Server is the URL of the MCP server. Access tokens are sent only there.
+	// Server is the URL of the MCP server. Access tokens are sent only to this URL.
 	Server string `json:"server"`
 	// Issuer identifies the authorization server.
 	Issuer string `json:"issuer"`
-	// AuthorizationEndpoint and TokenEndpoint are the URLs of the authorization server.
+	// AuthorizationEndpoint and TokenEndpoint are URLs of the authorization server.
 	AuthorizationEndpoint string `json:"authorizationEndpoint"`
 	TokenEndpoint         string `json:"tokenEndpoint"`
 	// SendsIssuer is true if authorization responses contain the parameter `iss`.
@@ -61,7 +65,7 @@ type oauthClient struct {
 	ClientID     string `json:"clientId"`
 	ClientSecret string `json:"clientSecret,omitzero"`
 	InHeader     bool   `json:"inHeader,omitzero"`
-	// Configured is true if the configuration names the client, and false if the mesh has registered it.
+	// Configured is true if the client is in the configuration, and false if the mesh has registered it.
 	Configured bool `json:"configured,omitzero"`
 	// Resource is the parameter `resource` (RFC 8707), or "" if it is not sent.
 	Resource string `json:"resource,omitzero"`
@@ -69,7 +73,6 @@ type oauthClient struct {
 	Scopes []string `json:"scopes,omitempty"`
 }
 
-// config returns the OAuth configuration of the client.
 func (c *oauthClient) config(redirect string) *oauth2.Config {
 	style := oauth2.AuthStyleInParams
 	if c.InHeader && c.ClientSecret != "" {
@@ -81,8 +84,9 @@ func (c *oauthClient) config(redirect string) *oauth2.Config {
 	}
 }
 
-// refreshRefusal returns the class of a refused refresh. If the authorization server refuses the secret of a configured
-// client, it has not used the refresh token (RFC 6749, section 5.2). The refresh can succeed with another secret.
+// refreshRefusal returns the error that a refused refresh wraps. If the authorization server has refused the secret of
+// a configured client, it has not used the refresh token (RFC 6749, section 5.2), so the refresh can succeed with
+// another secret.
 func (c *oauthClient) refreshRefusal(err error) error {
 	if answer, ok := errors.AsType[*oauth2.RetrieveError](err); ok && c.Configured && answer.ErrorCode == "invalid_client" {
 		return errClientRefused
@@ -90,13 +94,19 @@ func (c *oauthClient) refreshRefusal(err error) error {
 	return errLoginRequired
 }
 
-// authorizationURL returns the page on which the person signs in.
-func (c *oauthClient) authorizationURL(redirect, state, verifier string) string {
-	options := append(c.resourceOption(), oauth2.S256ChallengeOption(verifier))
-	if slices.Contains(c.Scopes, offlineAccess) { // OpenID Connect Core, section 11
-		options = append(options, oauth2.SetAuthURLParam("prompt", "consent"))
+// requestsIDToken reports whether the authorization server may issue an ID token.
+func (c *oauthClient) requestsIDToken() bool { return slices.Contains(c.Scopes, openID) }
+
+// authorizationURL returns the page on which the person signs in. The argument prompt is a parameter of the request,
+// which is omitted if it is empty.
+func (a *attempt) authorizationURL(state, prompt string) string {
+	options := append(a.Client.resourceOption(), oauth2.S256ChallengeOption(a.Verifier))
+	for name, value := range map[string]string{"prompt": prompt, "nonce": a.Nonce} {
+		if value != "" {
+			options = append(options, oauth2.SetAuthURLParam(name, value))
+		}
 	}
-	return c.config(redirect).AuthCodeURL(state, options...)
+	return a.Client.config(a.Redirect).AuthCodeURL(state, options...)
 }
 
 // resourceOption returns the parameter `resource` of a request.
@@ -107,10 +117,11 @@ func (c *oauthClient) resourceOption() []oauth2.AuthCodeOption {
 	return []oauth2.AuthCodeOption{oauth2.SetAuthURLParam("resource", c.Resource)}
 }
 
-// update sets the current secret of a stored client. It returns an error if the configuration names another client or
-// another authorization server since then, because tokens of one client can't be refreshed by another one.
+// update sets the current secret of a stored client. It returns an error if the configuration has a different client or
+// authorization server than at the time of the sign-in, because tokens of one client can't be refreshed by another
+// client.
 func (s *OAuthServer) update(client *oauthClient) error {
-	const slash = "/" // some servers name the issuer with it, and others without
+	const slash = "/" // some servers name the issuer with a trailing slash, and others without
 	switch {
 	case s.Issuer != "" && strings.TrimSuffix(s.Issuer, slash) != strings.TrimSuffix(client.Issuer, slash):
 		return fmt.Errorf("it was connected at the authorization server %s, but the configuration names %s now (credentials.oauth.issuer)", client.Issuer, s.Issuer)
@@ -124,8 +135,8 @@ func (s *OAuthServer) update(client *oauthClient) error {
 	return nil
 }
 
-// newOAuthClient returns the mesh as an OAuth client of a server. It asks the server for its authorization server, and
-// registers a client there if the configuration has none.
+// newOAuthClient returns an OAuth client for a server. It discovers the authorization server of the server, and
+// registers a client there if none is configured.
 func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oauthClient, error) {
 	client, err := of.httpClient()
 	if err != nil {
@@ -157,9 +168,9 @@ func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oaut
 	return out, of.register(ctx, client, server, out, redirect)
 }
 
-// httpClient returns a client for requests to the server and to its authorization server. It follows no redirects. The
-// metadata of a server could otherwise take it to addresses inside the network that the server itself can't reach, so
-// it dials loopback only if the server is there, and for a proxy.
+// httpClient returns a client for requests to the server and to its authorization server. The client follows no
+// redirects. It connects to loopback addresses only if the server is on this machine, or if a proxy has the address.
+// Otherwise, the server's metadata could make the mesh send requests to services that only this machine can reach.
 func (s *OAuthServer) httpClient() (*http.Client, error) {
 	cas, err := x509.SystemCertPool()
 	if err != nil {
@@ -172,7 +183,7 @@ func (s *OAuthServer) httpClient() (*http.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errServerUnusable, err)
 	}
-	var proxies sync.Map // the addresses of the proxies, which the operator of this machine has chosen
+	var proxies sync.Map // the addresses of proxies, which may be on loopback because an operator has chosen them
 	findProxy := func(req *http.Request) (*url.URL, error) {
 		proxy, err := s.proxyFor(req)
 		if err == nil && proxy != nil {
@@ -202,8 +213,9 @@ func proxyAddress(proxy *url.URL) string {
 	return net.JoinHostPort(proxy.Hostname(), cmp.Or(proxy.Port(), ports[proxy.Scheme]))
 }
 
-// checkDial refuses addresses that no server or authorization server has: link-local addresses, at which clouds offer
-// credentials, and loopback addresses unless the server itself is on this machine.
+// checkDial refuses addresses that no server or authorization server has. These are link-local, multicast and
+// unspecified addresses, because clouds offer credentials at a link-local address. Loopback addresses are refused
+// unless mayBeLoopback is true.
 func checkDial(address string, mayBeLoopback bool) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -217,7 +229,7 @@ func checkDial(address string, mayBeLoopback bool) error {
 }
 
 // challenge sends a request without a token to the server, and returns the parameters of `WWW-Authenticate: Bearer` in
-// the response. The result is empty if the response contains none.
+// the response. The result is empty if the response has no such header.
 func (s *OAuthServer) challenge(ctx context.Context, client *http.Client) (map[string]string, error) {
 	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice","version":"1"}}}`
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL, strings.NewReader(initialize))
@@ -260,7 +272,7 @@ func (s *OAuthServer) resource(ctx context.Context, client *http.Client, challen
 	}
 	var problems []error
 	for _, place := range places {
-		// Some servers name their origin as the resource, instead of their MCP endpoint.
+		// Some servers use their origin as the resource, instead of their MCP endpoint.
 		for _, resource := range []string{s.URL, root, root + "/"} {
 			if err := s.checkURL(place); err != nil {
 				problems = append(problems, err)
@@ -313,7 +325,7 @@ func (s *OAuthServer) authorizationServer(ctx context.Context, client *http.Clie
 	return metadata, nil
 }
 
-// checkURL refuses URLs that are not https. A server on loopback may name http URLs on loopback.
+// checkURL refuses URLs that are not https. If the server is on loopback, http URLs on loopback are allowed.
 func (s *OAuthServer) checkURL(text string) error {
 	if err := issuerkeys.CheckURL(text); err != nil {
 		return fmt.Errorf("%w: %w", errServerUnusable, err)
@@ -329,8 +341,8 @@ func (s *OAuthServer) checkURL(text string) error {
 	return nil
 }
 
-// scopes returns the scopes to request. These are the configured scopes. If there are none, they are the scopes that
-// the server has asked for, and otherwise those that its metadata list (MCP 2025-11-25, Scope Selection Strategy).
+// scopes returns the scopes to request (MCP 2025-11-25, Scope Selection Strategy). It returns the first of these that
+// exists: the configured scopes, the scopes in the server's challenge, or the scopes in the server's metadata.
 func (s *OAuthServer) scopes(challenge map[string]string, of *oauthex.ProtectedResourceMetadata) []string {
 	asked := challenge["scope"]
 	switch {
@@ -373,7 +385,7 @@ func (s *OAuthServer) register(ctx context.Context, client *http.Client, at *oau
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", errServerAway, err)
-	case err != nil: // the error can contain the whole response, with a client secret
+	case err != nil: // the error can contain the whole response, including a client secret
 		code := "a response that can't be used"
 		if refused, ok := errors.AsType[*oauthex.ClientRegistrationError](err); ok {
 			code = strconv.Quote(shorten(withoutControls(refused.ErrorCode)))

@@ -30,7 +30,7 @@ import (
 type Deps struct {
 	// Tokens receives the configured tokens and the stored tokens.
 	Tokens *authn.Tokens
-	// Policy exports the tokens that the policy service stored in earlier versions.
+	// Policy exports the tokens that earlier versions of the policy service stored.
 	Policy policyv1.PolicyServiceClient
 	// Meter creates the metrics.
 	Meter metric.Meter
@@ -57,10 +57,10 @@ type Service struct {
 	tokens  *tokenBook
 	store   *store.Store
 	dir     *datadir.Dir // nil if the store is PostgreSQL
-	// watchers are the services that receive the tokens.
+	// watchers contains the services that receive the tokens.
 	watchers watchers
-	// replica is a random string that differs after each start. began is the time of the start. confirmed is the newest
-	// version of the stored tokens that all watchers use.
+	// replica is a random string that is generated when the process starts. began is the time of the start. confirmed is
+	// the newest version of the stored tokens that all watchers use.
 	replica   string
 	began     time.Time
 	confirmed atomic.Int64
@@ -68,7 +68,7 @@ type Service struct {
 	lastRead atomic.Pointer[time.Time]
 	// sealKey returns the key that encrypts the tokens of connections. It creates the key if it does not exist. It returns
 	// [errNoSealKey] if the store is PostgreSQL and no key is configured. refreshes combines concurrent requests for an
-	// access token. refreshing counts those that use a refresh token.
+	// access token. refreshing counts the requests that use a refresh token.
 	sealKey    func() (*seal.Key, error)
 	refreshes  singleflight.Group
 	refreshing inFlight
@@ -79,8 +79,8 @@ type Service struct {
 	starts *startLimits
 }
 
-// New opens the store and returns a Service, which the caller must close. The tokens become valid when [Service.Run]
-// has read the store.
+// New opens the store and returns a Service, which the caller must close. The tokens are valid after [Service.Run] has
+// read the store.
 func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	if err := errors.Join(deps.check(), cfg.Validate()); err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (_ *Service, err error) {
 	return s, nil
 }
 
-// open opens the store. If the tokens of the policy service were imported before, they become valid.
+// open opens the store. If the tokens of the policy service were imported earlier, open makes the stored tokens valid.
 func (s *Service) open(ctx context.Context) (err error) {
 	at := store.Config{Source: s.cfg.Source, Log: s.deps.Log}
 	if s.cfg.Source == sqlstore.SQLite {
@@ -129,8 +129,8 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.firstRead(ctx)
 }
 
-// Close waits until the tokens of refreshes in flight are stored, but at most for closeTimeout, and closes the store. A
-// refresh token for single use would otherwise be lost.
+// Close waits until the new tokens of refreshes in flight are stored, but not longer than closeTimeout. Otherwise, a
+// refresh token that can be used only once would be lost. Then it closes the store.
 func (s *Service) Close() error {
 	var errs []error
 	if !s.refreshing.close(closeTimeout) {
@@ -148,8 +148,8 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run reads the tokens that other processes change, the configuration and the keys of issuers. It returns when ctx is
-// done.
+// Run reads changes of the tokens by other processes, changes of the configuration, and the keys of issuers. It returns
+// when ctx is done.
 func (s *Service) Run(ctx context.Context) error {
 	if s.importTokens(ctx); ctx.Err() != nil {
 		return nil //nolint:nilerr // the service was stopped

@@ -30,10 +30,10 @@ const (
 	// sessionName is the prefix of the names of sessions. nameLength is the number of random characters after it.
 	sessionName = "login-"
 	nameLength  = 12
-	// knownTimeout is how long a sign-in waits until all services accept the session.
+	// knownTimeout is the maximum time that a sign-in waits for all services to accept the session.
 	knownTimeout = time.Second
-	// deviceLife is how long a device code is valid if the issuer sends no time. deviceInterval is the minimum time
-	// between two requests of the device flow if the issuer sends no interval (RFC 8628, section 3.2).
+	// deviceLife is how long a device code is valid if the issuer's response has no lifetime. deviceInterval is the
+	// minimum time between two requests of the device flow if the response has no interval (RFC 8628, section 3.2).
 	deviceLife     = 10 * time.Minute
 	deviceInterval = 5 * time.Second
 )
@@ -213,8 +213,8 @@ func (s sessions) signIn(ctx context.Context, req *identityv1.CreateSessionReque
 	return person, of, err
 }
 
-// rolesFor returns the roles that the person may have. It returns an error if there are none, or if the requested role
-// is not one of them.
+// rolesFor returns the roles that the person may have. It returns an error if the person may have no role, or not the
+// requested role.
 func (s sessions) rolesFor(person *identityv1.Principal, of *Issuer, want authv1.TokenRole) ([]authv1.TokenRole, error) {
 	groups := s.tokens.identities().groupsOf(&identityv1.Token{Tenant: person.GetTenant(), Subject: person.GetSubject(), Groups: person.GetGroups()})
 	roles := of.SignIn.rolesOf(groups)
@@ -244,8 +244,8 @@ func orNone(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// logFailure logs a failed sign-in. person is nil if the person is unknown. Failures of unknown people are counted, and
-// logged at most once a minute.
+// logFailure logs a failed sign-in. person is nil if the person is unknown. Failures without a known person are
+// counted, and logged at most once a minute.
 func (s sessions) logFailure(ctx context.Context, issuer string, person *identityv1.Principal, err error) {
 	count := 1
 	if errors.Is(err, errPending) || errors.Is(err, errSlowDown) {

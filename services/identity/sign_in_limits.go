@@ -18,17 +18,18 @@ import (
 
 const (
 	// maxSignIns limits how many requests without a credential are processed at the same time. maxSignInsOfClient limits
-	// how many of them come from one client. A client is an IPv4 address or an IPv6 network.
+	// how many of these requests come from one client. A client is an IPv4 address or an IPv6 network.
 	maxSignIns, maxSignInsOfClient = 16, 4
-	// signInRate is the number of requests without a credential that are accepted per second. signInBurst is the number
-	// that are accepted at once after an idle period. clientRate and clientBurst are these limits for one client.
+	// signInRate is the number of requests without a credential that are accepted per second. signInBurst is the number of
+	// requests that are accepted at once after an idle period. clientRate and clientBurst are the same limits for one
+	// client.
 	signInRate, signInBurst = 20, 100
 	clientRate, clientBurst = 5, 30
-	// maxClients limits for how many clients the requests are counted separately.
+	// maxClients is the maximum number of clients whose requests are counted separately.
 	maxClients = 4096
-	// signInPatience is how long a request waits for its turn.
+	// signInPatience is how long a request waits until it may be processed.
 	signInPatience = time.Second
-	// failureInterval is the minimum time between two messages about failed sign-ins of unknown people.
+	// failureInterval is the minimum time between two messages about failed sign-ins without a known person.
 	failureInterval = time.Minute
 )
 
@@ -39,7 +40,7 @@ type signInLimits struct {
 	requests, verifications *fairqueue.Queue[netip.Prefix]
 	total                   *rate.Limiter
 	clients                 *lru.Cache[netip.Prefix, *rate.Limiter]
-	// failures counts failed sign-ins of unknown people.
+	// failures counts failed sign-ins without a known person.
 	failures failureCount
 }
 
@@ -60,7 +61,7 @@ func clientOf(ctx context.Context) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// begin waits until a request may be processed. The returned function must be called once.
+// begin waits until a request may be processed. The caller must call the returned function once.
 func (l *signInLimits) begin(ctx context.Context) (end func(), err error) {
 	from := clientOf(ctx)
 	if !l.limiterOf(from).Allow() || !l.total.Allow() {
@@ -69,7 +70,8 @@ func (l *signInLimits) begin(ctx context.Context) (end func(), err error) {
 	return l.wait(ctx, l.requests, from)
 }
 
-// beginVerification waits until the signature of a token may be verified. The returned function must be called once.
+// beginVerification waits until the signature of a token may be verified. The caller must call the returned function
+// once.
 func (l *signInLimits) beginVerification(ctx context.Context) (end func(), err error) {
 	return l.wait(ctx, l.verifications, clientOf(ctx))
 }
@@ -83,8 +85,8 @@ func (l *signInLimits) wait(ctx context.Context, in *fairqueue.Queue[netip.Prefi
 	return end, nil
 }
 
-// limiterOf returns the limiter of a client. If a new client sends two requests at the same time, one of them may not
-// be counted.
+// limiterOf returns the limiter of a client. If a new client sends two requests at the same time, one of the requests
+// might not be counted.
 func (l *signInLimits) limiterOf(from netip.Prefix) *rate.Limiter {
 	if known, ok := l.clients.Get(from); ok {
 		return known
@@ -94,7 +96,7 @@ func (l *signInLimits) limiterOf(from netip.Prefix) *rate.Limiter {
 	return added
 }
 
-// failureCount counts failures that strangers can cause, so that these failures don't fill the log. The zero value is
+// failureCount limits the log messages about failures that callers without a credential can cause. The zero value is
 // ready for use. It is safe for concurrent use.
 type failureCount struct {
 	mu    sync.Mutex

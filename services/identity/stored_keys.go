@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/identity/internal/issuerkeys"
 )
 
-// sourceDigest identifies where the keys of an issuer come from.
+// sourceDigest returns an identifier of the source of an issuer's keys.
 func sourceDigest(of issuerkeys.Source) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", of.Issuer, of.KeySet, of.CA))
 	return hex.EncodeToString(sum[:])
 }
 
-// fetchKeys fetches the keys of an issuer and stores them. If they can't be stored, they are used nevertheless.
+// fetchKeys fetches the keys of an issuer and stores them. It also returns the keys if they can't be stored.
 func (s *Service) fetchKeys(ctx context.Context, from issuerkeys.Source) ([]*identityv1.IssuerKey, error) {
 	keys, err := issuerkeys.Fetch(ctx, from)
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	connectionState = attribute.Key("sluice.connection.state")
 )
 
-// otherIssuer is the value of issuerKey for all names that no issuer has.
+// otherIssuer is the value of issuerKey for a name that is not in the configuration.
 const otherIssuer = "_OTHER"
 
 // metrics contains the metrics of the identity service. It is safe for concurrent use.
@@ -24,7 +24,7 @@ type metrics struct {
 	revocation   metric.Float64Histogram
 	signIns      metric.Int64Counter
 	registration metric.Registration
-	// connections is the registration of the number of connections. It is nil until the store is open.
+	// connections is the registration of the gauge that counts connections. It is nil until the store is open.
 	connections metric.Registration
 }
 

@@ -26,12 +26,12 @@ import (
 const (
 	// defaultPageSize is the page size if the request sets no page size.
 	defaultPageSize = 100
-	// minTokenLife and maxTokenLife limit the time until a new token expires. clockTolerance is added to the maximum,
-	// because the caller's clock may differ.
+	// minTokenLife and maxTokenLife are the minimum and the maximum lifetime of a new token. clockTolerance is added to
+	// the maximum, because the caller's clock may differ.
 	minTokenLife   = time.Minute
 	maxTokenLife   = 365 * 24 * time.Hour
 	clockTolerance = time.Minute
-	// maxOwnGroups limits how many groups a stored token has.
+	// maxOwnGroups is the maximum number of groups of a stored token.
 	maxOwnGroups = 16
 )
 
@@ -39,7 +39,9 @@ var (
 	errConfigured = errors.New("it is in the configuration (auth.tokens): change or remove it there, which needs no restart")
 	// errInvalidToken means that the requested token may not be created.
 	errInvalidToken = errors.New("the token can't be created")
-	// errTokenTenant means that a tenant's operator requests a token for another tenant.
+	// errTokenOwner means that the caller can't own the token, or is not the owner whose connections the token would use.
+	errTokenOwner = errors.New("the owner of the token is refused")
+	// errTokenTenant means that an operator of a tenant requests a token for another tenant.
 	errTokenTenant = errors.New("only operators of the tenant \"default\" may create tokens of another tenant: name your own tenant (--tenant)")
 )
 
@@ -49,12 +51,12 @@ func (s *Service) CreateToken(ctx context.Context, req *identityv1.CreateTokenRe
 	t := store.Token{
 		Name: want.GetName(), Tenant: want.GetTenant(), Subject: want.GetSubject(), Agent: want.GetAgent(), Owner: want.GetOwner(),
 		Groups: slices.Sorted(slices.Values(want.GetGroups())), Servers: slices.Sorted(slices.Values(want.GetServers())), Expires: want.GetExpires().AsTime(),
-		Role: authv1.TokenRole_TOKEN_ROLE_AGENT, CreatedByTenant: caller.Tenant(), CreatedBy: caller.Person.GetSubject(),
+		Role: authv1.TokenRole_TOKEN_ROLE_AGENT, CreatedByTenant: caller.Tenant(), CreatedBy: caller.Person.GetSubject(), UsesConnections: want.GetUsesConnections(),
 	}
 	if req.GetOwnedByCaller() {
 		t.Owner = caller.Person.GetSubject()
 	}
-	if err := s.checkNewToken(caller, &t, want); err != nil {
+	if err := s.checkNewToken(caller, &t, req); err != nil {
 		return nil, tokenStatus(err)
 	}
 	secret := authn.NewAgentSecret()
@@ -66,15 +68,30 @@ func (s *Service) CreateToken(ctx context.Context, req *identityv1.CreateTokenRe
 	if err := s.publish(set); err != nil {
 		return nil, err
 	}
-	s.deps.Log.InfoContext(ctx, "an operator has created a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "expires", t.Expires, "operator", t.CreatedBy, "operator_tenant", t.CreatedByTenant)
+	s.deps.Log.InfoContext(ctx, "an operator has created a token", "token", t.Name, "tenant", t.Tenant, "agent", t.Agent, "owner", t.Owner, "uses_connections", t.UsesConnections, "expires", t.Expires, "operator", t.CreatedBy, "operator_tenant", t.CreatedByTenant)
 	return &identityv1.CreateTokenResponse{Token: packListed(&created, caller), Secret: secret}, nil
 }
 
-// checkNewToken returns an error if the caller may not create the token.
-func (s *Service) checkNewToken(caller *authn.Caller, t *store.Token, want *identityv1.Token) error {
-	if t.Tenant != caller.Tenant() && !caller.OperatesInstallation() {
+// checkTokenOwner returns an error if the caller may create no token of the tenant, or no token with the owner.
+func checkTokenOwner(caller *authn.Caller, t *store.Token, isOwnedByCaller bool) error {
+	switch {
+	case t.Tenant != caller.Tenant() && !caller.OperatesInstallation():
 		return fmt.Errorf("%s: %w", t.Tenant, errTokenTenant)
+	case isOwnedByCaller && t.Tenant != caller.Tenant(): // another person of that tenant may have the caller's subject
+		return fmt.Errorf("%w: you are a person of the tenant %s, and can't own a token of the tenant %s: name an owner of that tenant with --owner, or use --no-owner", errTokenOwner, caller.Tenant(), t.Tenant)
+	case t.UsesConnections && principal.ActsFor(caller.Person) != principal.Key{Tenant: t.Tenant, Subject: t.Owner}:
+		return fmt.Errorf("%w: a token can use only the connections of the person who creates it: leave out --owner, and name no tenant but your own", errTokenOwner)
+	default:
+		return nil
 	}
+}
+
+// checkNewToken returns an error if the caller may not create the token.
+func (s *Service) checkNewToken(caller *authn.Caller, t *store.Token, req *identityv1.CreateTokenRequest) error {
+	if err := checkTokenOwner(caller, t, req.GetOwnedByCaller()); err != nil {
+		return err
+	}
+	want := req.GetToken()
 	configured := s.tokens.identities()
 	for _, r := range configured.Tokens {
 		if r.GetToken().GetName() == t.Name {
@@ -119,7 +136,7 @@ func (s *Service) RotateToken(ctx context.Context, req *identityv1.RotateTokenRe
 			return nil, tokenStatus(fmt.Errorf("token %q: %w", req.GetName(), errConfigured))
 		}
 	}
-	r := store.Rotation{Name: req.GetName(), OperatorTenant: caller.Tenant(), AnyTenant: caller.OperatesInstallation(), Overlap: req.GetOverlap().AsDuration()}
+	r := store.Rotation{Name: req.GetName(), OperatorTenant: caller.Tenant(), Operator: caller.Person.GetSubject(), AnyTenant: caller.OperatesInstallation(), Overlap: req.GetOverlap().AsDuration()}
 	if req.GetExpires() != nil {
 		r.Expires = req.GetExpires().AsTime()
 		if left := time.Until(r.Expires); left < minTokenLife || left > maxTokenLife+clockTolerance {
@@ -139,8 +156,8 @@ func (s *Service) RotateToken(ctx context.Context, req *identityv1.RotateTokenRe
 	if req.GetOverlap().AsDuration() > 0 {
 		resp.OldSecretExpires = timestamppb.New(t.Previous[0].Until)
 	}
-	// The new secret is returned even if it is unknown which replicas accept it, because the old secret may no longer be
-	// valid.
+	// Return the new secret even if it is unknown which replicas accept it, because the old secret might already be
+	// invalid.
 	if resp.UnconfirmedReplicas, err = s.awaitConfirmation(ctx, set.Version); err != nil {
 		s.deps.Log.WarnContext(ctx, "it is not known whether all services use the new secret of a token", "token", t.Name, "error", err)
 		resp.UnconfirmedReplicas = -1
@@ -220,6 +237,8 @@ func tokenStatus(err error) error {
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "TOKENS_FULL", Err: err}
 	case errors.Is(err, errTokenTenant):
 		return &rpc.Error{Code: codes.PermissionDenied, Reason: "TENANT_REFUSED", Err: err}
+	case errors.Is(err, errTokenOwner), errors.Is(err, store.ErrOwnerOnly):
+		return &rpc.Error{Code: codes.PermissionDenied, Reason: "OWNER_REFUSED", Err: err}
 	case errors.Is(err, errInvalidToken):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "TOKEN_INVALID", Err: err}
 	default:

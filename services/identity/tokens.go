@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/changesignal"
 )
 
-// maxGroups limits how many groups a principal has.
 const maxGroups = 256
 
 // tokenBook contains both the configured tokens and the stored tokens. It is safe for concurrent use.
@@ -27,7 +26,6 @@ type tokenBook struct {
 	// published is the newest set of all tokens. It is nil until the stored tokens have been read.
 	published atomic.Pointer[publishedSet]
 
-	// keys contains the keys of the issuers.
 	keys *issuerkeys.Book
 
 	mu         sync.Mutex // locked while the fields below and published are replaced
@@ -39,14 +37,14 @@ type tokenBook struct {
 type publishedSet struct {
 	*identityv1.TokenSet
 
-	// version is the number of the set in this process, from 1. stored is the version of the stored tokens.
+	// version counts the sets in this process, starting at 1. stored is the version of the stored tokens.
 	version uint64
 	stored  int64
 	// at is the time at which the set was published.
 	at time.Time
 }
 
-// newTokenBook returns a token book that contains the configured tokens. The tokens become valid when
+// newTokenBook returns a token book that contains the configured tokens. The tokens are not valid until
 // [tokenBook.store] has added the stored tokens.
 func newTokenBook(tokens *authn.Tokens, configured Identities, fetch func(context.Context, issuerkeys.Source) ([]*identityv1.IssuerKey, error)) *tokenBook {
 	b := &tokenBook{tokens: tokens, changes: changesignal.New(), configured: configured, stored: store.TokenSet{Version: -1}}
@@ -57,7 +55,8 @@ func newTokenBook(tokens *authn.Tokens, configured Identities, fetch func(contex
 // check returns an error if the configured tokens can't be used.
 func (b *tokenBook) check() error { return new(authn.Tokens).Update(combine(b.configured, b.stored)) }
 
-// configure replaces the configured tokens, groups and issuers. If it returns an error, the old ones stay valid.
+// configure replaces the configured tokens, groups and issuers. If it returns an error, the old tokens, groups and
+// issuers stay valid.
 func (b *tokenBook) configure(now Identities) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -69,7 +68,7 @@ func (b *tokenBook) configure(now Identities) error {
 }
 
 // store replaces the stored tokens, unless the token book already has a newer version of the tokens. It reports whether
-// it has replaced them.
+// it has replaced the stored tokens.
 func (b *tokenBook) store(now store.TokenSet) (changed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -114,7 +113,7 @@ func (b *tokenBook) identities() Identities {
 	return b.configured
 }
 
-// hasEnded reports whether a stored token is a session that the configuration has ended.
+// hasEnded reports whether a stored token is a session that the configuration does not allow any more.
 func (b *tokenBook) hasEnded(t *store.Token) bool {
 	configured, token := b.identities(), packToken(t)
 	token.Groups = configured.groupsOf(token)
@@ -142,7 +141,7 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 			set.Ended = append(set.Ended, &identityv1.EndedToken{Sha256: stored.Valid[i].SHA256[:], Name: t.GetName(), Revoked: true, Session: true})
 			continue
 		}
-		if stored.Valid[i].CreatedByTenant == t.GetTenant() { // people of other tenants can't approve its calls
+		if stored.Valid[i].CreatedByTenant == t.GetTenant() { // people of other tenants can't approve the token's calls
 			t.CreatedBy = stored.Valid[i].CreatedBy
 		}
 		if !names[t.GetName()] && !hashes[string(stored.Valid[i].SHA256[:])] && len(t.GetGroups()) <= maxGroups {
@@ -170,7 +169,7 @@ func combine(configured Identities, stored store.TokenSet) *identityv1.TokenSet 
 func packToken(t *store.Token) *identityv1.Token {
 	return &identityv1.Token{
 		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: t.Groups, Servers: t.Servers, Role: t.Role, Issuer: t.Issuer,
-		Created: packTime(t.Created), Expires: packTime(t.Expires), AuthTime: packTime(t.AuthTime), Acr: t.ACR,
+		Created: packTime(t.Created), Expires: packTime(t.Expires), AuthTime: packTime(t.AuthTime), Acr: t.ACR, UsesConnections: t.UsesConnections,
 	}
 }
 
@@ -182,8 +181,8 @@ func packTime(at time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(at)
 }
 
-// packListed converts a token to the message that a caller receives. People in tenants other than "default" do not get
-// the names of other tenants' operators.
+// packListed converts a token to the message that a caller receives. A caller in a tenant other than "default" does not
+// receive the names of operators in other tenants.
 func packListed(t *store.Token, caller *authn.Caller) *identityv1.Token {
 	out := packToken(t)
 	out.LastUsed, out.Revoked = packTime(t.LastUsed), packTime(t.Revoked)
@@ -196,8 +195,8 @@ func packListed(t *store.Token, caller *authn.Caller) *identityv1.Token {
 	return out
 }
 
-// recordUses stores the uses of tokens that this process has seen, until ctx is done. If the gateway runs in the same
-// process, this process sees all uses.
+// recordUses regularly stores when tokens were last used in this process, until ctx is done. If the gateway runs in the
+// same process, these are all uses.
 func (s *Service) recordUses(ctx context.Context) error {
 	tick := time.NewTicker(authn.UseInterval)
 	defer tick.Stop()
@@ -214,8 +213,8 @@ func (s *Service) recordUses(ctx context.Context) error {
 	}
 }
 
-// storeUses stores the times at which tokens were last used. It replaces a time in the future, which can occur because
-// the clocks of services may differ, with the current time.
+// storeUses stores the times at which tokens were last used. The clocks of services may differ, so a time in the future
+// is replaced with the current time.
 func (s *Service) storeUses(ctx context.Context, uses []*identityv1.TokenUse) error {
 	now, latest := time.Now(), make(map[string]time.Time, len(uses))
 	for _, use := range uses {

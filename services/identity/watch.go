@@ -21,11 +21,11 @@ const (
 	// accepts no token later than 1 s after the last message. It also refuses a message that arrives later than 1 s after
 	// the message before it.
 	confirmTimeout = 2100 * time.Millisecond
-	// startMargin is how long a call that started before a revocation may take to reach its server. The revocation waits
-	// for this time, so that no call reaches a server after the revocation.
+	// startMargin is how long a call that started before a revocation may take to reach its server. A revocation waits
+	// this long before it returns, so that no such call reaches a server later.
 	startMargin = 200 * time.Millisecond
-	// replicaTimeout is how long a revocation waits for other replicas after that. replicaPoll is the interval at which it
-	// reads their versions from the store.
+	// replicaTimeout is how long a revocation then waits for other replicas. replicaPoll is the interval at which it reads
+	// the versions that they use from the store.
 	replicaTimeout = 2500 * time.Millisecond
 	replicaPoll    = 100 * time.Millisecond
 )
@@ -35,15 +35,16 @@ const (
 type watchers struct {
 	mu   sync.Mutex
 	byID map[string]*watcher
-	// acknowledged is closed when a watcher has acknowledged a set or has left. It is nil if no goroutine waits.
+	// acknowledged is closed when a watcher has acknowledged a set or has left. It is nil if no goroutine is waiting.
 	acknowledged chan struct{}
 }
 
-// watcher is a service that receives the tokens. version is the version of the newest set that it has acknowledged.
+// watcher is a service that receives the tokens. version is the version of the newest set that the watcher has
+// acknowledged.
 type watcher struct{ version uint64 }
 
-// add adds a watcher. The caller must call the returned function when the watcher's stream ends. The watcher then may
-// use its last set for a while, so it is removed later.
+// add adds a watcher. The caller must call the returned function when the watcher's stream ends. The function removes
+// the watcher after confirmTimeout, because the watcher may use its last set until then.
 func (w *watchers) add() (id string, remove func()) {
 	id = rand.Text()
 	w.mu.Lock()
@@ -62,7 +63,7 @@ func (w *watchers) add() (id string, remove func()) {
 	}
 }
 
-// acknowledge records that a watcher uses a set. Unknown watchers are ignored.
+// acknowledge records that a watcher uses a set. It ignores unknown watchers.
 func (w *watchers) acknowledge(id string, version uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -72,7 +73,7 @@ func (w *watchers) acknowledge(id string, version uint64) {
 	}
 }
 
-// notify wakes the goroutines that wait. The caller must hold w.mu.
+// notify wakes the goroutines that wait for an acknowledgement. The caller must hold w.mu.
 func (w *watchers) notify() {
 	if w.acknowledged != nil {
 		close(w.acknowledged)
@@ -80,7 +81,8 @@ func (w *watchers) notify() {
 	}
 }
 
-// allUse reports whether all watchers have acknowledged a version. If not, changed is closed at the next change.
+// allUse reports whether all watchers have acknowledged a version. changed is closed when a watcher next acknowledges a
+// set or is removed.
 func (w *watchers) allUse(version uint64) (all bool, changed <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +105,7 @@ func (s *Service) WatchTokens(_ *identityv1.WatchTokensRequest, stream grpc.Serv
 	var sent *publishedSet
 	for {
 		changed := s.tokens.changes.Wait()
-		if now := s.tokens.published.Load(); now != nil && s.isFresh() { // otherwise no message is sent, so that the watcher soon accepts no token
+		if now := s.tokens.published.Load(); now != nil && s.isFresh() { // without messages, the watcher soon accepts no token
 			resp := &identityv1.WatchTokensResponse{Watcher: id, Version: now.version}
 			if now != sent {
 				resp.Set, sent = now.TokenSet, now
@@ -127,10 +129,10 @@ func (s *Service) AcknowledgeTokens(_ context.Context, req *identityv1.Acknowled
 	return new(identityv1.AcknowledgeTokensResponse), nil
 }
 
-// awaitWatchers waits until all watchers use the given set or a newer one. It stops waiting after confirmTimeout,
-// because watchers that have not responded can't use an older set after that. Shortly after the start of this process,
-// it always waits for confirmTimeout, because watchers of the previous process may still use older sets. awaitWatchers
-// returns an error only if ctx is done.
+// awaitWatchers waits until all watchers use the given set or a newer one. It stops waiting when confirmTimeout has
+// passed since the set was published, because no watcher can use an older set after that. Shortly after the start of
+// this process, watchers of the previous process may still use older sets. Therefore, awaitWatchers always waits for
+// confirmTimeout then, if other services run in separate processes. awaitWatchers returns an error only if ctx is done.
 func (s *Service) awaitWatchers(ctx context.Context, set *publishedSet) error {
 	timer := time.NewTimer(time.Until(set.at.Add(confirmTimeout)))
 	defer timer.Stop()
@@ -157,7 +159,7 @@ func (s *Service) awaitWatchers(ctx context.Context, set *publishedSet) error {
 	}
 }
 
-// confirm updates [Service.confirmed] until ctx is done.
+// confirm updates confirmed in [Service] until ctx is done.
 func (s *Service) confirm(ctx context.Context) error {
 	for {
 		changed := s.tokens.changes.Wait()
@@ -175,8 +177,8 @@ func (s *Service) confirm(ctx context.Context) error {
 }
 
 // awaitConfirmation waits until all services use the given version of the stored tokens or a newer one. It returns the
-// number of replicas that have not confirmed this in time. Such a replica has no connection to the store. It stops
-// confirming tokens when the store has been unavailable for [Config.MaxStoreAge].
+// number of replicas that have not confirmed this in time. Such a replica has lost its connection to the store. It
+// stops confirming tokens when its last read of the store is older than [Config.MaxStoreAge].
 func (s *Service) awaitConfirmation(ctx context.Context, version int64) (unconfirmed int32, err error) {
 	if err := s.awaitWatchers(ctx, s.tokens.published.Load()); err != nil {
 		return 0, err
@@ -195,7 +197,7 @@ func (s *Service) awaitConfirmation(ctx context.Context, version int64) (unconfi
 }
 
 // awaitReplicas waits until the other replicas have confirmed a version of the stored tokens, but not longer than
-// replicaTimeout. It returns the number of those that have not.
+// replicaTimeout. It returns the number of replicas that have not confirmed the version.
 func (s *Service) awaitReplicas(ctx context.Context, version int64) (unconfirmed int32, err error) {
 	ending, cancel := context.WithTimeout(ctx, replicaTimeout)
 	defer cancel()
@@ -203,7 +205,7 @@ func (s *Service) awaitReplicas(ctx context.Context, version int64) (unconfirmed
 	defer tick.Stop()
 	for asked := false; ; {
 		// A replica that can't read the store confirms tokens until its last read is too old. Its watchers accept these
-		// tokens a little longer.
+		// tokens for up to confirmTimeout after that.
 		older, err := s.store.OlderReplicas(ending, version, s.maxStoreAge()+confirmTimeout)
 		if err == nil {
 			asked = true

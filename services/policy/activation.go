@@ -6,20 +6,23 @@ import (
 	"strings"
 )
 
-// activationToken identifies an activation of policies. The text of a token consists of the time of the activation in
-// nanoseconds and the first 16 digits of the revision. If the policies are in the store, the text starts with `s` and
-// the number of the stored revision. Each part has a constant length, so a later token is greater as text. If two
-// tokens contain different numbers of stored revisions, the numbers decide which one is later, and the times do not
-// matter.
+// activationToken identifies one activation of policy documents. Its text is `TIME-REVISION`, or
+// `sNUMBER-TIME-REVISION` if the documents are in the store:
+//
+//   - NUMBER is the number of the stored revision, in base 36 and padded with zeros.
+//   - TIME is the time of the activation in nanoseconds, in base 36.
+//   - REVISION is the first 16 digits of the revision.
+//
+// The parts have constant lengths, so the text of a later token is greater in a comparison of strings. If two tokens
+// contain different revision numbers, the token with the greater number is later, regardless of the times.
 type activationToken struct {
-	// stored is true if the token contains the number of a stored revision.
 	stored bool
 	number int64
 	at     int64
 	short  string
 }
 
-// storedTokenDigits is how many base-36 digits a token has for the number of a stored revision.
+// storedTokenDigits is the number of base-36 digits in a token for the number of a stored revision.
 const storedTokenDigits = 10
 
 // String returns the text of the token.
@@ -62,19 +65,19 @@ func (a *activeSet) token() activationToken {
 	return t
 }
 
-// activation returns the text of the token of this activation. With this token, a caller can later require that a
-// decision uses the revision of this activation or a newer one.
+// activation returns the text of the token for this activation. A caller can send this text in a later request, which
+// then requires a decision made with the revision of this activation or a newer one.
 func (a *activeSet) activation() string { return a.token().String() }
 
 // short returns the first 16 hexadecimal digits of the revision, which are enough to distinguish it from other
 // revisions.
 func (a *activeSet) short() string { return a.Revision()[:16] }
 
-// reaches reports whether the set is at least as new as the activation with the given token. This is the case if the
-// set has the same revision, because replicas activate a revision at different times, or if it was activated later. But
-// if both tokens contain numbers of stored revisions and these numbers differ, only the numbers are compared. This is
-// necessary because a rollback makes earlier documents active again, and its token must then be newer than the tokens
-// of all earlier revisions.
+// reaches reports whether the set is at least as new as the activation with the given token. If both have numbers of
+// stored revisions and the numbers differ, only the numbers are compared. A rollback activates earlier documents under
+// a new number, so its token is newer than the tokens of all earlier revisions. Otherwise the set must have the same
+// revision or a later activation time. The time alone is not enough, because replicas activate the same revision at
+// different times.
 func (a *activeSet) reaches(activation string) bool {
 	want, err := parseActivation(activation)
 	if err != nil {

@@ -43,8 +43,8 @@ func (s *Service) ApplyDocuments(ctx context.Context, req *policyv1.ApplyDocumen
 	return resp, nil
 }
 
-// activate makes documents active in the store. If changes require approval, it does so only after people have approved
-// the change. It returns the active revision, and reports whether this is a new one.
+// activate makes documents active in the store. If changes require approval, it does so only after people have
+// approved the change. activate returns the active revision, and reports whether this revision is new.
 func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments) (*store.Revision, bool, error) {
 	if s.cfg.Changes == nil {
 		return s.storeDocuments(ctx, caller, req, compiled, nil)
@@ -53,9 +53,9 @@ func (s *Service) activate(ctx context.Context, caller *authn.Caller, req *polic
 	return c.apply(ctx, caller)
 }
 
-// storeDocuments makes documents active in the store. The parameter by is the approval of the change, or nil if no
-// approval is required. storeDocuments returns the active revision, and reports whether this is a new one.
-func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments, by *changeApproval) (*store.Revision, bool, error) {
+// storeDocuments makes documents active in the store. approval is nil if changes need no approval. storeDocuments
+// returns the active revision, and reports whether this revision is new.
+func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req *policyv1.ApplyDocumentsRequest, compiled *compiledDocuments, approval *changeApproval) (*store.Revision, bool, error) {
 	raw, err := packDocuments(compiled.documents)
 	if err != nil {
 		return nil, false, fmt.Errorf("store the policy documents: %w", err)
@@ -65,8 +65,8 @@ func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req 
 		ID: documentsID(compiled.documents), Documents: raw, Author: caller.Person.GetSubject(), Reason: req.GetComment(),
 		Expected: known.expected(req.GetExpectedRevision()), Known: *known.stored, Again: known.rejected != nil,
 	}
-	if by != nil {
-		want.Replaces, want.Approval, want.ApprovedBy = &by.replaces, by.id, by.people
+	if approval != nil {
+		want.Replaces, want.Approval, want.ApprovedBy = &approval.replaces, approval.id, approval.people
 	}
 	active, changed, err := s.store.ActivateRevision(ctx, want)
 	switch {
@@ -80,7 +80,7 @@ func (s *Service) storeDocuments(ctx context.Context, caller *authn.Caller, req 
 	return &active, changed, nil
 }
 
-// compileApplied compiles documents, runs their tests, and checks that there are enough people for the approvals that
+// compileApplied compiles documents and runs their tests. It also checks that enough people can give the approvals that
 // the documents require.
 func (s *Service) compileApplied(ctx context.Context, documents []*policyv1.Document) (*compiledDocuments, error) {
 	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx)) // the tests may take long
@@ -99,7 +99,7 @@ func (s *Service) compileApplied(ctx context.Context, documents []*policyv1.Docu
 	return out, nil
 }
 
-// invalidError returns the error for documents that can't be used. It contains the first problem.
+// invalidError returns the error for documents that can't be used. The error contains the first problem.
 func invalidError(err error) error {
 	problems := findings(err)
 	text := findingLine(problems[0])
@@ -109,13 +109,13 @@ func invalidError(err error) error {
 	return fmt.Errorf("%w: %s", errInvalidDocuments, text)
 }
 
-// NoDocuments is the expected_revision of a request that expects that no documents were applied before. The request
-// can't contain the id of the active revision instead, because this id changes when the catalog changes.
+// NoDocuments is the expected_revision of a request that must fail if documents have already been applied. The id of
+// the active revision is not suitable for this purpose, because it changes whenever the catalog changes.
 const NoDocuments = "0000000000000000000000000000000000000000000000000000000000000000"
 
-// expected converts the expected_revision of a request, which is the id of documents, the id of the active revision, or
-// [NoDocuments]. The result points to the id of the documents that must be active, or to "" if no documents may be
-// active. It is nil if any documents may be active.
+// expected converts the expected_revision of a request. The expected_revision is the id of some documents, the id of
+// the active revision, [NoDocuments], or empty. The result points to the id of the documents that must be active. It
+// points to "" if no documents may be active, and is nil if any documents may be active.
 func (a *activeSet) expected(revision string) *string {
 	switch revision {
 	case "":
@@ -128,7 +128,7 @@ func (a *activeSet) expected(revision string) *string {
 	return &revision
 }
 
-// changedError returns the error for a request that expected a different revision than the active one.
+// changedError returns the error for a request whose expected_revision is not the active revision.
 func changedError(active *store.Revision, err error) error {
 	if active.Number == 0 {
 		return fmt.Errorf("%w: no documents have been applied yet", err)

@@ -11,19 +11,18 @@ import (
 )
 
 const (
-	// maxSchemas limits how many compiled input schemas are in memory, and maxSchemaBytes limits their total size, in
-	// bytes.
+	// maxSchemas limits the number of compiled input schemas in memory. maxSchemaBytes limits their total size in bytes.
 	maxSchemas     = 1024
 	maxSchemaBytes = 32 << 20
 )
 
-// schemaKey identifies the definition of a tool.
+// schemaKey identifies a tool definition.
 type schemaKey struct {
 	server string
 	digest catalog.Digest
 }
 
-// compiledSchema is the compiled input schema of a definition, or the reason why it can't be used.
+// compiledSchema is the compiled input schema of a definition, or the error if the schema can't be used.
 type compiledSchema struct {
 	schema *inputschema.Schema
 	err    error
@@ -52,8 +51,9 @@ func (c *compiledSchema) check(params string) error {
 	return c.schema.Check(params)
 }
 
-// argumentCheck returns a function that checks the arguments in a call's params against the input schema in the tool's
-// definition with the given digest. If the definition is unknown, argumentCheck returns nil. The server may be nil.
+// argumentCheck returns a function that validates the arguments in a call's params. It uses the input schema in the
+// tool definition with the given digest. If the definition is unknown, argumentCheck returns nil. The parameter server
+// may be nil.
 func (s *Service) argumentCheck(ctx context.Context, server *catalog.Server, tool string, digest []byte) (func(params string) error, error) {
 	if server == nil || len(digest) != len(catalog.Digest{}) || server.Tools[tool].FindDefinition(catalog.Digest(digest)) == nil {
 		return nil, nil //nolint:nilnil // nil makes a rule with forward: strict refuse the call
@@ -69,7 +69,7 @@ func (s *Service) argumentCheck(ctx context.Context, server *catalog.Server, too
 	case err != nil:
 		return nil, err
 	}
-	return func(params string) error { // this compiles the schema only when the caller has a slot
+	return func(params string) error { // the schema is compiled here, because only now does the caller hold a slot
 		compiled := compileSchema(definition)
 		s.schemas.Put(key, compiled)
 		return compiled.check(params)

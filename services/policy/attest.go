@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// attest signs the decision on a call. Its caller must be a service of the mesh. The principal of the call is the
-// principal that this service asserts. The policy service can't verify the tool definition and the server's identity,
-// so it signs what the gateway sent. The approval service refuses the call if these differ from the definition and the
-// identity that approvers see.
+// attest signs the decision on a call. The caller must be a service of the mesh. The principal in the signed decision
+// is the principal that this service asserts. The policy service can't verify the tool definition and the server's
+// identity, so it signs the values that the gateway sent. The approval service refuses the call if these values differ
+// from the definition and the identity that approvers see.
 func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.DecideCallRequest, d *policyv1.Decision) (*policyv1.SignedDecision, error) {
 	principal := authn.CallerOf(ctx).Principal
 	if principal == nil {
@@ -30,8 +30,8 @@ func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.Deci
 		&policyv1.DecisionStatement{ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt()})
 }
 
-// sign signs the decision on a principal's call. The parameter use contains the approval and the attempt for which the
-// decision is signed.
+// sign signs the decision on a principal's call. use names the approval, and the attempt to make the call, for which
+// the signature is valid.
 func (s *Service) sign(set *activeSet, principal *identityv1.Principal, call *approvalv1.BoundCall, d *policyv1.Decision, use *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
 	digest, err := binding.DigestIgnoringDefinition(principal, call.GetCall())
 	if err != nil {

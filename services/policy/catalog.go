@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// pollInterval is how often the store is read if other processes can change it.
+	// pollInterval is the interval at which the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
-	// defaultMaxStoreAge applies if [Config.MaxStoreAge] is zero.
+	// defaultMaxStoreAge is used if [Config.MaxStoreAge] is zero.
 	defaultMaxStoreAge = 5 * time.Minute
 )
 
@@ -42,8 +42,8 @@ func newCatalogSnapshot() *catalogSnapshot {
 	return &catalogSnapshot{servers: make(map[string]*catalog.Server), versions: make(map[string]int64), sums: make(map[string][sha256.Size]byte)}
 }
 
-// with returns a copy of the snapshot with the states that the given servers have in a catalog version. Servers that
-// the snapshot contains in this version or a newer one do not change.
+// with returns a copy of the snapshot that contains the given servers, as they are in the given catalog version. A
+// server is not replaced if the snapshot already contains it in this version or a newer one.
 func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Settings, servers ...*catalog.Server) *catalogSnapshot {
 	next := &catalogSnapshot{servers: maps.Clone(k.servers), versions: maps.Clone(k.versions), sums: maps.Clone(k.sums)}
 	for _, s := range servers {
@@ -95,8 +95,8 @@ func (s *Service) openStore(ctx context.Context) (err error) {
 	return err
 }
 
-// follow reads the changes that other processes make in the store, until ctx is cancelled. If no other process can use
-// the store, it returns immediately.
+// follow keeps reading the changes that other processes make in the store, until ctx is cancelled. If no other process
+// can use the store, follow returns immediately.
 func (s *Service) follow(ctx context.Context) error {
 	if s.cfg.Source == sqlstore.SQLite {
 		return nil
@@ -115,7 +115,7 @@ func (s *Service) follow(ctx context.Context) error {
 	}
 }
 
-// catchUp reads the changes in the store. Calls at the same time share one read.
+// catchUp reads the changes in the store. Concurrent calls share one read.
 func (s *Service) catchUp(ctx context.Context) error {
 	read := s.reading.DoChan("", func() (any, error) {
 		s.inStore.Lock()
@@ -146,7 +146,7 @@ func (s *Service) catchUp(ctx context.Context) error {
 	}
 }
 
-// readChanges returns the servers that have changed in the store since it was last read. It must not be called
+// readChanges returns the servers that have changed in the store since the previous read. It must not be called
 // concurrently.
 func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
 	version, servers, err := s.store.ChangedSince(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
@@ -157,8 +157,8 @@ func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
 	return servers, nil
 }
 
-// publish adds the states that servers have in a catalog version to the active catalog. It does nothing if the version
-// is 0.
+// publish puts the given servers into the active catalog, as they are in the given catalog version. It does nothing if
+// the version is 0.
 func (s *Service) publish(ctx context.Context, version int64, servers ...*catalog.Server) {
 	if version == 0 {
 		return
@@ -184,7 +184,7 @@ func (s *Service) replaceCatalog(ctx context.Context, next *catalogSnapshot) {
 	s.changes.Notify()
 }
 
-// checkFresh returns [errStale] if the store was last read longer than [Config.MaxStoreAge] ago.
+// checkFresh returns [errStale] if the last read of the store was more than [Config.MaxStoreAge] ago.
 func (s *Service) checkFresh() error {
 	if s.cfg.Source != sqlstore.SQLite && s.catalogAge() > cmp.Or(s.cfg.MaxStoreAge, defaultMaxStoreAge) {
 		return errStale
@@ -192,8 +192,8 @@ func (s *Service) checkFresh() error {
 	return nil
 }
 
-// catalogAge returns how long ago the store was last read. It measures this with the monotonic clock and with the wall
-// clock and returns the longer time, because the monotonic clock may stop while the machine sleeps.
+// catalogAge returns the time since the last read of the store. It returns the longer of the times by the monotonic
+// clock and by the wall clock, because the monotonic clock can stop while the machine sleeps.
 func (s *Service) catalogAge() time.Duration {
 	read, now := s.lastRead.Load(), time.Now()
 	return max(now.Sub(*read), now.Round(0).Sub(read.Round(0)))

@@ -19,8 +19,8 @@ var (
 
 func unknownServer(name string) error { return fmt.Errorf("%w: %q", errUnknownServer, name) }
 
-// change changes a server in the catalog with the function fn. The caller must be an operator of the installation. When
-// change returns, all replicas use the changed server.
+// change replaces a server in the catalog with the result of the function fn. The caller must be an operator of the
+// installation. When change returns, all replicas use the changed server.
 func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.ChangeInfo) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
 	caller := authn.CallerOf(ctx)
 	if !caller.OperatesInstallation() {

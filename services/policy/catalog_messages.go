@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// These constants limit how many parameters, look-alike names and definitions of a tool are in the response to GetTool.
-// maxParameterText limits the length of a parameter's description, in bytes.
+// These constants limit the number of parameters, look-alike names and definitions in the response to GetTool.
+// maxParameterText limits the length of a parameter's description in bytes.
 const (
 	maxPageParameters  = 256
 	maxParameterText   = 4096
@@ -27,20 +27,19 @@ const (
 	maxPageDefinitions = 100
 )
 
-// toolRenderer converts the tools of a server to protobuf messages. It reads data that several tools have in common
-// only once.
+// toolRenderer converts the tools of a server to protobuf messages. Data that several tools share is read only once.
 type toolRenderer struct {
 	server   *catalog.Server
 	settings catalog.Settings
 	store    *store.Store
-	// single is true if only one tool is converted, so that only this tool's definition is read from the store.
+	// single is true if only one tool is converted. In this case, no other tool's definition is read from the store.
 	single bool
 	texts  map[catalog.Digest]string
 	// namesBySkeleton is the result of [catalog.Server.NamesBySkeleton]. It is nil until it is needed.
 	namesBySkeleton map[string][]string
 }
 
-// text returns the JSON of a definition, or "" if the JSON is not stored.
+// text returns the JSON of a definition, or "" if the store does not have it.
 func (s *toolRenderer) text(ctx context.Context, d *catalog.Definition) (_ string, err error) {
 	if d == nil {
 		return "", nil
@@ -144,8 +143,8 @@ func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.Catalo
 	return out, nil
 }
 
-// countParameters returns how many parameters a definition has, and how many of them are required. If the definition is
-// not valid, both are zero.
+// countParameters returns the number of parameters in a definition, and the number of required parameters. Both are
+// zero if the definition is not valid.
 func countParameters(text string) (all, required int32) {
 	tool, err := classify.Read([]byte(text))
 	if err != nil {
@@ -191,18 +190,18 @@ func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.Catalog
 	return out, nil
 }
 
-// digestOf converts the digest in a request, which the validation of requests accepts only if it has 32 bytes.
+// digestOf converts the digest in a request. The validation of requests ensures that it has 32 bytes.
 func digestOf(text []byte) (d catalog.Digest) {
 	copy(d[:], text)
 	return d
 }
 
-// truncate shortens a string to a maximum number of bytes without splitting a character.
-func truncate(text string, most int) string {
-	if len(text) <= most {
+// truncate shortens a string to at most limit bytes without splitting a character.
+func truncate(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "")
+	return strings.ToValidUTF8(text[:limit], "")
 }
 
 func packClassification(c catalog.Class) *policyv1.Classification {
@@ -244,8 +243,8 @@ var pinModes = map[catalog.Mode]policyv1.PinMode{
 	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
 }
 
-// newest returns the time of the newest whole list that a gateway reported, or the zero time if there was no such
-// report.
+// newest returns the time of the newest complete list that a gateway reported, or the zero time if there is no such
+// list.
 func newest(lists map[string]time.Time) (last time.Time) {
 	for _, at := range lists {
 		if at.After(last) {

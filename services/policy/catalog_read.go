@@ -42,8 +42,8 @@ func (c catalogServer) GetServer(ctx context.Context, req *policyv1.GetServerReq
 	return &policyv1.GetServerResponse{Server: packServer(server, c.settings(server.Name))}, nil
 }
 
-// ListTools implements policyv1.CatalogServiceServer. Because it takes as long to search all definitions as to filter a
-// list of tools, ListTools uses the same slots as [Service.FilterTools].
+// ListTools implements policyv1.CatalogServiceServer. It uses the same slots as [Service.FilterTools], because
+// searching all definitions takes as long as filtering a list of tools.
 func (c catalogServer) ListTools(ctx context.Context, req *policyv1.ListToolsRequest) (*policyv1.ListToolsResponse, error) {
 	if err := checkMayRead(ctx); err != nil {
 		return nil, toStatus(err)
@@ -116,8 +116,8 @@ func (s *Service) page(ctx context.Context, server *catalog.Server, tool string)
 	return shelf.page(ctx, tool)
 }
 
-// readableServer returns a server of the catalog, or an error if the caller may not read the catalog or there is no
-// such server.
+// readableServer returns a server in the catalog. It returns an error if the caller may not read the catalog, or if
+// there is no such server.
 func (c catalogServer) readableServer(ctx context.Context, name string) (*catalog.Server, error) {
 	if err := checkMayRead(ctx); err != nil {
 		return nil, err
@@ -128,8 +128,8 @@ func (c catalogServer) readableServer(ctx context.Context, name string) (*catalo
 	return nil, unknownServer(name)
 }
 
-// checkMayRead returns [errOtherTenant] if the caller is a person of another tenant, because the catalog contains tools
-// that a server lists only to callers of certain tenants.
+// checkMayRead returns [errOtherTenant] if the caller is a person of another tenant. Such a person must not see the
+// catalog, because it also contains tools that a server lists only to callers of certain tenants.
 func checkMayRead(ctx context.Context) error {
 	if caller := authn.CallerOf(ctx); caller.Person != nil && caller.Tenant() != homeTenant {
 		return errOtherTenant

@@ -28,13 +28,13 @@ var (
 
 const maxLogged = 10
 
-// maxLeftOutName limits how long, in bytes, the reported name of a tool is that can't be parsed. Longer names are
+// maxLeftOutName limits the length in bytes of a reported tool name if the tool can't be parsed. Longer names are
 // shortened.
 const maxLeftOutName = 128
 
-// maxReports limits how many reports, each of up to [MaxList] bytes, are received at the same time. Lists that callers
-// requested and lists that gateways requested for themselves have separate limits. maxReportsEach limits how many of
-// the reports may come from one owner.
+// maxReports limits the number of reports, each of up to [MaxList] bytes, that are received at the same time. The limit
+// applies separately to lists that callers requested and to lists that gateways requested for themselves.
+// maxReportsEach limits the number of these reports for each owner.
 const (
 	maxReports     = 8
 	maxReportsEach = 2
@@ -48,10 +48,10 @@ type catalogServer struct {
 
 // ReportTools implements policyv1.CatalogServiceServer.
 //
-// A report needs two slots. The first slot limits the memory that is used while the report is received. Several reports
-// can be received at a time, because a sender may be slow. The second slot is one of listSlots, because it takes as
-// long to parse the definitions in a list as to evaluate thousands of calls. The number of slots is limited for each
-// principal. For lists that gateways request for themselves, it is limited for each server instead.
+// A report needs two slots. The first slot limits the memory for reports that are being received. Several reports can
+// be received at a time, because a sender may be slow. The second slot is one of listSlots, because parsing the
+// definitions in a list takes as long as evaluating thousands of calls. Each principal can use only some of the slots.
+// For lists that gateways request for themselves, this limit applies to each server instead.
 func (c catalogServer) ReportTools(stream reportStream) error {
 	ctx := stream.Context()
 	head, err := receiveHead(stream)
@@ -87,7 +87,7 @@ func (c catalogServer) ReportTools(stream reportStream) error {
 	defer done()
 	report := catalog.Report{Version: head.GetProtocolVersion(), Whole: head.GetWhole(), LeftOut: head.GetLeftOut()}
 	if !own {
-		report.To = reporterKey(caller)
+		report.To, report.OfPerson = reporterKey(caller), head.GetAccountOfPerson()
 	}
 	indexes, err := readTools(ctx, tools, &report)
 	if err != nil {
@@ -109,8 +109,8 @@ func (c catalogServer) ReportTools(stream reportStream) error {
 	return stream.SendAndClose(resp)
 }
 
-// readTools parses the tools of a list and adds them to a report. It adds the names of tools that can't be parsed to
-// report.LeftOut. The result contains the index in report.Tools of each parsed tool, by its index in the list.
+// readTools parses the tools in a list and adds them to a report. If a tool can't be parsed, readTools adds its name to
+// report.LeftOut. The result maps the index of each parsed tool in the list to its index in report.Tools.
 func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *catalog.Report) (map[int]int, error) {
 	indexes := make(map[int]int, len(tools))
 	for i, t := range tools {
@@ -144,7 +144,7 @@ func receiveHead(stream reportStream) (*policyv1.ReportHead, error) {
 	}
 }
 
-// receive returns the tools of a report. The caller must have received the head of the report before.
+// receive returns the tools in a report. The caller must already have received the head of the report.
 func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) {
 	size := 0
 	for {
@@ -165,12 +165,12 @@ func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) 
 }
 
 // report applies a server's list of tools to the catalog, and returns the state of each definition in the list. If the
-// list changes nothing, report does not use the store.
+// list contains no changes, report does not use the store.
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
 	duplicate := catalog.FindDuplicate(r.Tools)
-	// If the list was requested in a session, it is only refused. The server is not quarantined, because other sessions
-	// are not affected.
+	// A list that was requested in a session is only refused. The server is not quarantined, because other sessions are
+	// not affected.
 	if duplicate != "" && r.To != "" {
 		return nil, fmt.Errorf("%w: %q", errDuplicateTool, duplicate)
 	}

@@ -30,17 +30,17 @@ import (
 )
 
 const (
-	// changeServer and changeMethod are the server and the method of the call that an approval of a change is bound to.
-	// No real server has this method.
+	// An approval of a change is bound to a call with the server changeServer and the method changeMethod. No real server
+	// has this method.
 	changeServer, changeMethod = "sluice-policy", "policy/apply"
-	// changeFormat is the version of the format from which the ids of changes are computed.
+	// changeFormat is the version of the format from which change ids are computed.
 	changeFormat = "sluice-policy-change-1"
 	// changeHolder is the name under which this service claims approvals. changeLease is how long a claim is valid.
 	changeHolder, changeLease = "policy", 30 * time.Second
-	// approvalTimeout limits how long a request to the approval service may take. cleanupTimeout limits how long the
-	// requests may take that follow the activation of documents. If these fail, the activation is valid nevertheless.
+	// approvalTimeout limits the duration of a request to the approval service. cleanupTimeout limits the duration of the
+	// requests that follow the activation of documents. The activation remains valid if those requests fail.
 	approvalTimeout, cleanupTimeout = 5 * time.Second, 2 * time.Second
-	// maxSignatures limits how often a decision is signed for one request. It must be signed again if the approval
+	// maxSignatures limits how often a decision is signed for one request. A new signature is necessary if the approval
 	// service has already seen a newer revision.
 	maxSignatures = 3
 )
@@ -68,8 +68,8 @@ type changeApproval struct {
 	people string
 }
 
-// changeTerms returns the terms for approvals of changes to the documents, such as the quorum. It returns nil if
-// changes need no approval.
+// changeTerms returns the approval terms for changes to the documents, such as the quorum. It returns nil if changes
+// need no approval.
 func changeTerms(c *config.PolicyChanges) *policyv1.ApprovalTerms {
 	if c == nil {
 		return nil
@@ -80,7 +80,7 @@ func changeTerms(c *config.PolicyChanges) *policyv1.ApprovalTerms {
 	}
 }
 
-// authorOf returns the principal for whom the approval of the caller's change is requested.
+// authorOf returns the principal for whom the approval of the caller's change is requested, without session and run.
 func authorOf(caller *authn.Caller) *identityv1.Principal {
 	p := proto.CloneOf(caller.Person)
 	p.Session, p.Run = "", ""
@@ -108,7 +108,7 @@ func checkApprovers(terms *policyv1.ApprovalTerms, people *engine.Approvers, aut
 }
 
 // apply makes the documents active if people have approved the change. Otherwise it requests an approval and returns an
-// error that says so.
+// error that says that the approval is pending.
 func (c *policyChange) apply(ctx context.Context, caller *authn.Caller) (*store.Revision, bool, error) {
 	s := c.service
 	var err error
@@ -137,7 +137,7 @@ func (c *policyChange) apply(ctx context.Context, caller *authn.Caller) (*store.
 }
 
 // stage sets the id and the params of the change. If the same change was staged before, stage uses the params that
-// approvers already see, although the catalog may have changed since then.
+// approvers already see, even if the catalog has changed since then.
 func (c *policyChange) stage(ctx context.Context, documents string) error {
 	s := c.service
 	sum := canonicaljson.Sum(changeFormat, strconv.FormatInt(c.base.Number, 10), c.base.ID, documents, c.author.GetTenant(), c.author.GetSubject(), c.request.GetComment())
@@ -160,8 +160,9 @@ func (c *policyChange) stage(ctx context.Context, documents string) error {
 	return nil
 }
 
-// call returns a call that stands for the change, because approvals are bound to calls. Its name identifies the new
-// documents, and its server identity identifies the activation that they replace. Its params contain both, too.
+// call returns an artificial call that represents the change, because approvals are bound to calls. The name in the
+// call identifies the new documents. The server identity identifies the activation that they replace. The params
+// contain both.
 func (c *policyChange) call() *approvalv1.BoundCall {
 	id := documentsID(c.compiled.documents)
 	digest, _ := hex.DecodeString(id) // documentsID returns hexadecimal digits, so this can't fail
@@ -171,8 +172,8 @@ func (c *policyChange) call() *approvalv1.BoundCall {
 	}
 }
 
-// decide returns the decision that the change needs an approval, and the same decision signed. The signature covers the
-// approval id and the attempt in use, which are empty in a request for an approval.
+// decide returns the decision that the change needs an approval, unsigned and signed. The signature covers the approval
+// id and the attempt in use. Both are empty when an approval is requested.
 func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decision, *policyv1.SignedDecision, error) {
 	set, rule := c.service.active.Load(), canonicaljson.Sum(changeFormat)
 	d := &policyv1.Decision{
@@ -184,9 +185,8 @@ func (c *policyChange) decide(use *policyv1.DecisionStatement) (*policyv1.Decisi
 	return d, signed, err
 }
 
-// ask calls the function send, which sends a request with a signed decision to the approval service. If the approval
-// service has seen a newer revision than the one in the decision, ask calls the function again, so that a new decision
-// is signed.
+// ask calls send, which sends a request with a signed decision to the approval service. If the approval service has
+// seen a newer revision than the one in the decision, ask calls send again, so that send signs a new decision.
 func (c *policyChange) ask(ctx context.Context, send func(context.Context) error) error {
 	for n := 1; ; n++ {
 		err := func() error {
@@ -207,7 +207,7 @@ func (c *policyChange) ask(ctx context.Context, send func(context.Context) error
 	}
 }
 
-// requestApproval requests an approval of the change, or returns the approval that was requested before.
+// requestApproval requests an approval of the change, or returns the approval that was requested earlier.
 func (c *policyChange) requestApproval(ctx context.Context) (*approvalv1.Approval, error) {
 	var resp *approvalv1.RequestApprovalResponse
 	err := c.ask(ctx, func(ctx context.Context) error {
@@ -234,7 +234,7 @@ func (c *policyChange) requestApproval(ctx context.Context) (*approvalv1.Approva
 }
 
 // applyApproved claims an approval and makes the documents active. If more people must approve the change, it returns
-// an error that says so.
+// an error that says that the approval is pending.
 func (c *policyChange) applyApproved(ctx context.Context, caller *authn.Caller, asked *approvalv1.Approval) (*store.Revision, bool, error) {
 	switch asked.GetState() { //nolint:exhaustive // RequestApproval returns only the states that are handled here
 	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING:
@@ -296,7 +296,7 @@ func (c *policyChange) claim(ctx context.Context, asked *approvalv1.Approval, id
 }
 
 // check returns an error unless a claimed approval is for this change, and enough people other than the author have
-// approved it. The approval service has made the same checks before.
+// approved the change. The approval service has already made the same checks.
 func (c *policyChange) check(claimed *approvalv1.Claimed) (*changeApproval, error) {
 	want, have := c.call(), claimed.GetBound()
 	var people []string
@@ -315,8 +315,8 @@ func (c *policyChange) check(claimed *approvalv1.Claimed) (*changeApproval, erro
 	return &changeApproval{id: claimed.GetApproval().GetId(), replaces: c.base.Number, people: string(text)}, err
 }
 
-// complete tells the approval service whether the documents were activated after a claim. If this fails, the claim
-// expires and the approval service treats the outcome as unknown. This is safe, because the store never activates
+// complete reports to the approval service whether the documents were activated after a claim. If the report fails, the
+// claim expires and the approval service treats the outcome as unknown. This is safe, because the store never activates
 // documents twice with the same approval.
 func (c *policyChange) complete(ctx context.Context, asked *approvalv1.Approval, claim string, outcome approvalv1.CallOutcome) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -327,8 +327,8 @@ func (c *policyChange) complete(ctx context.Context, asked *approvalv1.Approval,
 	}
 }
 
-// cancelOutdated cancels the approvals of changes that replace an older revision, because these changes can't become
-// active any more. If this fails, the approvals expire later, and claiming them activates nothing.
+// cancelOutdated cancels the approvals of changes that replace an older revision, because such a change can't become
+// active. If this fails, the approvals expire later, and claiming them has no effect.
 func (c *policyChange) cancelOutdated(ctx context.Context) {
 	s := c.service
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(context.WithoutCancel(ctx), c.author), cleanupTimeout)
@@ -365,7 +365,7 @@ func claimedError(a *approvalv1.Approval) error {
 	}
 }
 
-// refusedChange returns the error for a change for which the approval service refused the request.
+// refusedChange returns the error for a change after the approval service has refused the request.
 func refusedChange(r *approvalv1.Refusal) error {
 	wait := r.GetRetryAfter().AsDuration()
 	switch r.GetCode() { //nolint:exhaustive // the other codes have no error of their own
@@ -386,7 +386,7 @@ func refusedChange(r *approvalv1.Refusal) error {
 	}
 }
 
-// deniers returns the first person who denied an approval.
+// deniers returns the name of the first person who denied an approval.
 func deniers(a *approvalv1.Approval) string {
 	for _, v := range a.GetVotes() {
 		if v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY {

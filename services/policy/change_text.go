@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// maxChangeFlips limits how many calls whose result changes approvers see for each kind of change. They always see
-	// all changed lines of the documents.
+	// maxChangeFlips limits the number of flips (calls whose result changes) that approvers see for each kind of flip.
+	// They always see all changed lines of the documents.
 	maxChangeFlips = 100
 	// maxChangeParams limits the size of the text that approvers see, in bytes.
 	maxChangeParams = 1 << 20
 )
 
-// changeText is the text about a change that approvers see, as JSON. Opens, Closes and Terms list the calls that become
-// less restricted, that become more restricted, and whose limits or approval terms change.
+// changeText is the JSON text about a change that approvers see. Opens and Closes list the calls that become less and
+// more restricted. Terms lists the calls whose limits or approval terms change.
 type changeText struct {
 	Revision string `json:"revision"`
 	Replaces string `json:"replaces"`
 	Author   string `json:"author"`
 	Reason   string `json:"reason"`
-	// Comparison says whether further calls may become less restricted than those in Opens.
+	// Comparison says whether calls that are not in Opens could also become less restricted.
 	Comparison string   `json:"comparison"`
 	Opens      []string `json:"opens"`
-	// MayOpen lists rules that may make further calls less restricted.
+	// MayOpen lists the rules that could make further calls less restricted.
 	MayOpen []string     `json:"may_open,omitempty"`
 	Closes  []string     `json:"closes,omitempty"`
 	Terms   []string     `json:"other_limits_or_terms,omitempty"`
@@ -75,15 +75,15 @@ func (c *policyChange) describe(ctx context.Context, documents string) (string, 
 	return string(text), err
 }
 
-// changeComparison contains the calls whose result changes, by kind of change. It has at most maxChangeFlips calls of
-// each kind, and the number of all calls.
+// changeComparison contains the calls whose result changes, by kind of change. For each kind, it contains the number of
+// all such calls, and at most maxChangeFlips of the calls themselves.
 type changeComparison struct {
 	totals *policyv1.DiffTotals
 	flips  map[policyv1.FlipKind][]*policyv1.Flip
 	counts map[policyv1.FlipKind]int
 }
 
-// compareChange compares the active documents with the documents in a change.
+// compareChange compares the decisions of the active documents with the decisions of the changed documents.
 func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.Document) (*changeComparison, error) {
 	out := &changeComparison{flips: make(map[policyv1.FlipKind][]*policyv1.Flip), counts: make(map[policyv1.FlipKind]int)}
 	err := s.newDocumentsDiffer(s.active.Load(), maxChangeWork).diff(ctx, before, after, func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
@@ -98,7 +98,7 @@ func (s *Service) compareChange(ctx context.Context, before, after []*policyv1.D
 	return out, cmp.Or(err, ctx.Err())
 }
 
-// texts describes the calls whose result changes in the given way.
+// texts describes the calls whose result changes in the given way, one text for each call.
 func (c *changeComparison) texts(kind policyv1.FlipKind) []string {
 	out := []string{}
 	for _, f := range c.flips[kind] {
@@ -154,8 +154,8 @@ func ruleText(r *policyv1.RuleRef) string {
 	return r.GetDocument() + "/" + r.GetRule()
 }
 
-// changedFiles returns the documents that differ between the two lists, with their changed lines. Both lists must be
-// sorted by path.
+// changedFiles returns the changed lines of the documents that differ between the two lists. Both lists must be sorted
+// by path.
 func changedFiles(before, after []*policyv1.Document) []changeFile {
 	out := []changeFile{}
 	for len(before) > 0 || len(after) > 0 {
@@ -176,8 +176,8 @@ func changedFiles(before, after []*policyv1.Document) []changeFile {
 	return out
 }
 
-// changedLines returns the lines of both texts, without the lines at the beginning and at the end that the texts have
-// in common.
+// changedLines returns the lines of both texts, but not the lines that the texts have in common at their beginning and
+// end.
 func changedLines(path, state, before, after string) changeFile {
 	was, is := linesOf(before), linesOf(after)
 	same := 0
@@ -198,7 +198,7 @@ func changedLines(path, state, before, after string) changeFile {
 	return out
 }
 
-// linesOf returns the lines of a text. If the last line does not end with a newline, it is marked.
+// linesOf returns the lines of a text. If the last line does not end with a newline, linesOf marks it.
 func linesOf(text string) []string {
 	if text == "" {
 		return nil

@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// These constants limit the size of a list of tools, also in ReportTools.
+// These constants limit the size of a list of tools. They also apply to ReportTools.
 const (
-	// MaxTools limits how many tools a list may have.
+	// MaxTools is the maximum number of tools in a list.
 	MaxTools = 10_000
-	// MaxList limits the length of a list, in bytes.
+	// MaxList is the maximum length of a list in bytes.
 	MaxList = 64 << 20
 )
 
@@ -30,10 +30,10 @@ type ClassifiedTool struct {
 	*policyv1.Classification
 }
 
-// ClassifyList classifies the tools in a list by their definitions, in the order of the list. The list may be the
-// response to `tools/list` (MCP, Tools, Listing Tools), the result in this response, or the array in this result.
-// Annotations can make the classification of a tool less strict only if the server is trusted. An error contains the
-// position in the list of the tool that it concerns.
+// ClassifyList classifies the tools in a list by their definitions, in the order of the list. The list can be the
+// response to `tools/list` (MCP, Tools, Listing Tools), the result in this response, or the array of tools in this
+// result. Annotations can make the classification of a tool less strict only if the server is trusted. An error about a
+// tool contains the position of the tool in the list.
 func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
 	definitions, path, err := definitionsIn(list)
 	if err != nil {
@@ -55,7 +55,7 @@ func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
 	return out, nil
 }
 
-// definitionsIn returns the definitions in a list, and the path of the array that contains them, for messages.
+// definitionsIn returns the definitions in a list, and the path of the array of definitions for error messages.
 func definitionsIn(list []byte) (definitions []jsontext.Value, path string, _ error) {
 	if len(list) > MaxList {
 		return nil, "", fmt.Errorf("the list is longer than %d MiB", MaxList>>20)

@@ -14,40 +14,40 @@ import (
 
 // Config configures the policy service.
 type Config struct {
-	// Paths lists the files and directories with policy documents. It is empty if Stored is true, because the documents
-	// are then in the store, and [Service.ApplyDocuments] replaces them.
+	// Paths lists the files and directories with policy documents. It is empty if Stored is true. In that case the
+	// documents are in the store, and [Service.ApplyDocuments] replaces them.
 	Paths  []string
 	Stored bool
-	// SessionCap limits how many calls a principal can make in all its sessions together. It is this factor times the
-	// limit for one session. SessionCap must be at least 1.
+	// SessionCap is a factor of at least 1. The limit for all sessions of a principal together is the limit for one
+	// session multiplied by SessionCap.
 	SessionCap int
 	People
 
-	// Decide is how long people have to decide on a call. Execute is how long after its approval a call may be made.
-	// Both must be positive. They apply if a rule does not set these times.
+	// Decide is how long approvers have to decide on a call. Execute is how long an approved call can still be made. Both
+	// must be positive. They are the defaults for rules that do not set these times.
 	Decide, Execute time.Duration
-	// Source says where the store is. It is `sqlite`, or the URL of a PostgreSQL database. Data is the data directory,
-	// which contains the SQLite database.
+	// Source is `sqlite` or the URL of a PostgreSQL database. Data is the data directory, which contains the SQLite
+	// database.
 	Source, Data string
-	// MaxStoreAge is how long the state that was read last is used while the store is unavailable. Afterwards, calls
-	// are refused. It applies only to PostgreSQL. Zero means 5 minutes.
+	// MaxStoreAge applies only to PostgreSQL. It is how long the service continues to use the state from the last read
+	// while the store is unavailable. After this time, calls are refused. Zero means 5 minutes.
 	MaxStoreAge time.Duration
-	// Servers contains the settings of the configured servers, by name. The settings of other servers are those of
-	// [Service.settings].
+	// Servers contains the settings of the configured servers, by name. [Service.settings] returns the defaults for all
+	// other servers.
 	Servers map[string]catalog.Settings
 	// Changes says who must approve changes to stored documents. If it is nil, changes need no approval.
 	Changes *policyv1.ApprovalTerms
 	// OwnerMayApprove is true if the owner of an agent may approve the agent's calls.
 	OwnerMayApprove bool
-	// TestsWithin limits how long the tests in documents may take. If they take longer, the documents are refused.
+	// TestsWithin limits the duration of the tests in documents. Documents whose tests take longer are refused.
 	TestsWithin time.Duration
-	// Observe says for which servers decisions are only recorded and not enforced (mode: observe). ObserveWarnings
-	// contains warnings about this, which are logged.
+	// Observe says which servers are in observe mode (mode: observe), in which decisions are recorded but not enforced.
+	// ObserveWarnings contains warnings about these servers, which are logged.
 	Observe         engine.Observe
 	ObserveWarnings []string
 }
 
-// baseConfig returns the configuration of the policy service without the tokens, the paths, the servers and the store.
+// baseConfig returns the configuration of the policy service without tokens, paths, servers and store.
 func baseConfig(f *config.File) Config {
 	return Config{
 		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,
@@ -55,7 +55,7 @@ func baseConfig(f *config.File) Config {
 	}
 }
 
-// FromFile returns the configuration of the policy service. It does not resolve the secrets of tokens.
+// FromFile returns the configuration of the policy service. It does not resolve the secrets in tokens.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := baseConfig(f)
 	source, err := f.Stores.Policy.Resolve(f, env)
@@ -71,7 +71,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		if err != nil {
 			return Config{}, fmt.Errorf("servers.%s.pin: %w", name, err)
 		}
-		cfg.Servers[name] = catalog.Settings{Mode: mode, Trusted: server.Trusted}
+		cfg.Servers[name] = catalog.Settings{Mode: mode, Trusted: server.Trusted, ForEachPerson: server.Credentials.ForEachPerson()}
 	}
 	cfg.Stored, cfg.MaxStoreAge = f.PoliciesInStore(), f.Stores.PolicyMaxAge
 	cfg.Changes = changeTerms(f.Approvals.PolicyChanges)
@@ -82,7 +82,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, nil
 }
 
-// Validate returns an error that contains all problems of the configuration.
+// Validate returns an error that contains all problems in the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.SessionCap < 1 {

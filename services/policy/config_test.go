@@ -51,6 +51,24 @@ func TestFromFile_ReadsPathsAndSessionCap(t *testing.T) {
 	}
 }
 
+// Definitions from people's accounts are not stored if each person uses her own account of the server.
+func TestFromFile_ReadsWhoseAccountIsUsed(t *testing.T) {
+	t.Parallel()
+	f := load(t, "    - {name: a, token: "+oneText+", role: agent}\n", nil)
+	f.Servers = map[string]config.Server{
+		"people": {Credentials: &config.Credentials{As: config.AsPerson}}, "team": {Credentials: &config.Credentials{As: config.AsShared}}, "files": {},
+	}
+	cfg, err := policy.FromFile(f, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range f.Servers {
+		if got := cfg.Servers[name].ForEachPerson; got != (name == "people") {
+			t.Errorf("each person has an account of %s: %t", name, got)
+		}
+	}
+}
+
 func TestFromFile_ConvertsEveryTokenRole(t *testing.T) {
 	t.Parallel()
 	for role, want := range map[string]authv1.TokenRole{

@@ -19,19 +19,18 @@ import (
 )
 
 const (
-	// maxDiffTime limits how long a DiffRevisions or DiffCatalog request may take. This includes the time in which the
-	// request waits for other requests. maxSendTime is how long after that the service may still send what it has
-	// found.
+	// maxDiffTime limits the duration of a DiffRevisions or DiffCatalog request, including the time in which the request
+	// waits for other requests. After that, the service has maxSendTime to send the results that it has found.
 	maxDiffTime, maxSendTime = 50 * time.Second, 10 * time.Second
-	// maxDiffs limits how many DiffRevisions and DiffCatalog requests are processed at the same time. For each person,
-	// at most one is.
+	// maxDiffs limits the number of DiffRevisions and DiffCatalog requests that are processed at the same time. Each
+	// person can have only one.
 	maxDiffs = 4
 )
 
 var errDiffEnded = errors.New("the comparison waited too long for others, or its flips were read too slowly: try again, or compare a smaller change")
 
-// beginDiff waits until the caller may begin a comparison. The comparison must use the returned context. When it has
-// finished, the caller must call the returned function.
+// beginDiff waits until the caller may begin a comparison. The caller must use the returned context for the comparison,
+// and must call the returned function after it.
 func (s *Service) beginDiff(ctx context.Context) (limited context.Context, end func(), err error) {
 	limited, cancel := context.WithTimeoutCause(ctx, maxDiffTime, errDiffEnded)
 	done, err := s.diffSlots.Acquire(limited, callerOwner(ctx))
@@ -42,8 +41,8 @@ func (s *Service) beginDiff(ctx context.Context) (limited context.Context, end f
 	return limited, func() { done(); cancel() }, nil
 }
 
-// limitSends returns a sender that fails when it is called more than [maxSendTime] after the deadline of ctx. Without
-// this limit, a client that reads slowly would delay the comparisons of other people.
+// limitSends returns a sender that fails if it is called more than [maxSendTime] after the deadline of ctx. Without
+// this limit, a slow client would delay the comparisons of other people.
 func limitSends(ctx context.Context, send flipSender) flipSender {
 	return func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error {
 		if deadline, ok := ctx.Deadline(); ok && time.Since(deadline) > maxSendTime {
@@ -86,19 +85,19 @@ func (s *Service) DiffRevisions(req *policyv1.DiffRevisionsRequest, stream grpc.
 	return ctx.Err()
 }
 
-// newDocumentsDiffer returns a documentsDiffer for the catalog of the given set.
+// newDocumentsDiffer returns a documentsDiffer that uses the catalog in the given set.
 func (s *Service) newDocumentsDiffer(set *activeSet, maxWork time.Duration) *documentsDiffer {
 	cfg := s.cfg
 	cfg.People = *s.holders.Load()
 	return &documentsDiffer{differ: differ{cfg: cfg, clock: s.newDiffClock(maxWork)}, servers: set.catalog.servers, settings: s.settings}
 }
 
-// newDiffClock returns a clock whose time slices are slots of lintSlots that the caller holds.
+// newDiffClock returns a clock for a comparison by the caller. Each of its time slices uses one of lintSlots.
 func (s *Service) newDiffClock(maxWork time.Duration) diffClock {
 	return diffClock{limit: maxWork, slice: func(ctx context.Context) (func(), error) { return s.lintSlots.Acquire(ctx, callerOwner(ctx)) }}
 }
 
-// comparedDocuments returns the two versions of documents that a request compares.
+// comparedDocuments returns the two versions of the documents that a request compares.
 func (s *Service) comparedDocuments(ctx context.Context, set *activeSet, req *policyv1.DiffRevisionsRequest) (before, after []*policyv1.Document, err error) {
 	before, after = req.GetOldDocuments(), req.GetDocuments()
 	switch {
@@ -126,11 +125,11 @@ func (s *Service) comparedDocuments(ctx context.Context, set *activeSet, req *po
 	return before, after, nil
 }
 
-// Diff compares the decisions of two versions of documents. It returns the totals and all flips, which are the calls
-// whose result changes. f is the configuration of a mesh whose data directory contains the catalog. If f is nil, or if
-// the mesh has never run, Diff compares only calls that the documents mention. If the catalog can't be read, Diff
-// returns an error. If ctx is done, or if the comparison takes more than a minute, the totals say that the comparison
-// ended early.
+// Diff compares the decisions that two versions of documents make. It returns the totals and all flips, which are the
+// calls whose result changes. The configuration f belongs to a mesh whose data directory contains the catalog. If f is
+// nil, or if the mesh has never run, Diff compares only calls that the documents mention. If the catalog can't be read,
+// Diff returns an error. If ctx is done, or if the comparison takes more than a minute, the totals say that the
+// comparison ended early.
 func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*policyv1.Document) (*policyv1.DiffRevisionsResponse, error) {
 	d, err := offlineDiffer(ctx, f, env)
 	if err != nil {
@@ -145,7 +144,7 @@ func Diff(ctx context.Context, f *config.File, env config.Env, before, after []*
 	return out, err
 }
 
-// offlineDiffer returns a documentsDiffer for a configuration, or one without a configuration if f is nil.
+// offlineDiffer returns a documentsDiffer for a configuration. If f is nil, the documentsDiffer has no configuration.
 func offlineDiffer(ctx context.Context, f *config.File, env config.Env) (*documentsDiffer, error) {
 	d := new(documentsDiffer)
 	d.clock = diffClock{limit: maxOfflineWork, slice: func(context.Context) (func(), error) { return func() {}, nil }}

@@ -89,7 +89,7 @@ func (c *catalogChanges) apply(req *policyv1.DiffCatalogRequest, operator string
 	return nil
 }
 
-// server returns the state of a server after the changes that were applied so far.
+// server returns a server after the changes that have been applied so far.
 func (c *catalogChanges) server(name string) (*catalog.Server, error) {
 	server := cmp.Or(c.after[name], c.before[name])
 	if server == nil {
@@ -170,8 +170,8 @@ func (c *catalogChanges) tools() (out []changedTool) {
 }
 
 // calls returns the calls to a tool that are compared, without callers. There is one call for each definition of the
-// tool, and one more if calls with an unknown definition are allowed. Quarantines are ignored, because they can end
-// although the tool's classification stays the same.
+// tool, and one more if calls with an unknown definition are allowed. Quarantines are ignored, because a quarantine can
+// end while the tool's classification remains the same.
 func (c *catalogChanges) calls(tool changedTool) (out []diffCall) {
 	settings := c.settings(tool.server)
 	facts := func(server *catalog.Server, digest []byte) engine.Facts {
@@ -193,7 +193,7 @@ func (c *catalogChanges) calls(tool changedTool) (out []diffCall) {
 	return out
 }
 
-// catalogDiffer compares the decisions that the active documents make before and after changes to the catalog.
+// catalogDiffer compares the decisions by the active documents before and after changes to the catalog.
 type catalogDiffer struct {
 	differ
 
@@ -202,8 +202,8 @@ type catalogDiffer struct {
 	mayOpen  map[engine.RuleRef]bool
 }
 
-// newCatalogDiffer compiles the active documents in the same way as DiffRevisions does. As a result, emergency stops,
-// and observe mode that the configuration sets for servers, are ignored.
+// newCatalogDiffer compiles the active documents in the same way as DiffRevisions. Therefore it ignores emergency
+// stops, and it ignores observe mode if the configuration sets it for a server.
 func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes *catalogChanges) (*catalogDiffer, error) {
 	cfg, now := s.cfg, time.Now()
 	cfg.People = *s.holders.Load()
@@ -231,7 +231,7 @@ func (s *Service) newCatalogDiffer(ctx context.Context, set *activeSet, changes 
 	return d, nil
 }
 
-// diff compares the calls. It sends those whose result changes, and the totals.
+// diff compares the calls. It sends the flips, which are the calls whose result changes, and the totals.
 func (d *catalogDiffer) diff(ctx context.Context, send flipSender) error {
 	tools := d.changes.tools()
 	d.totals.Tools = int64(len(tools))
@@ -242,7 +242,7 @@ func (d *catalogDiffer) diff(ctx context.Context, send flipSender) error {
 	return stream.finish(slices.SortedFunc(maps.Keys(d.mayOpen), func(a, b engine.RuleRef) int { return cmp.Compare(a.String(), b.String()) }))
 }
 
-// calls yields the calls to the given tools, each once for every caller.
+// calls yields the calls to the given tools, once for each caller.
 func (d *catalogDiffer) calls(tools []changedTool) iter.Seq[*diffCall] {
 	return func(yield func(*diffCall) bool) {
 		for _, tool := range tools {
@@ -257,7 +257,6 @@ func (d *catalogDiffer) calls(tools []changedTool) iter.Seq[*diffCall] {
 	}
 }
 
-// compare compares the decisions on a call before and after the changes.
 func (d *catalogDiffer) compare(call *diffCall) ([]engine.Change, bool) {
 	if call.anyCaller { // the result does not depend on the caller
 		for _, r := range d.comparer.MayOpen(call.Call, *call.after) {

@@ -5,36 +5,36 @@ import (
 	"time"
 )
 
-// These constants limit the work of a comparison. Work does not include the time in which the comparison waits for
-// other requests or for its client.
+// These constants limit how long a comparison works. The time in which it waits for other requests or for its client
+// does not count.
 const (
-	// maxDiffSlice is how long a comparison works before it lets others work.
+	// maxDiffSlice is how long a comparison works before it gives its slot to other requests.
 	maxDiffSlice = 50 * time.Millisecond
-	// maxDiffWork limits how long a DiffRevisions or DiffCatalog request works in each pass over all calls.
+	// maxDiffWork applies to each pass of a DiffRevisions or DiffCatalog request over all calls.
 	maxDiffWork = 15 * time.Second
-	// maxChangeWork limits how long the comparison for approvers of a change works.
+	// maxChangeWork applies to the comparison that approvers of a change see.
 	maxChangeWork = 3 * time.Second
-	// maxOfflineWork limits how long a comparison works that a command makes in its own process.
+	// maxOfflineWork applies to a comparison that a command makes in its own process.
 	maxOfflineWork = time.Minute
 )
 
-// A diffClock divides the work of a comparison into time slices, and limits its total time.
+// A diffClock divides the work of a comparison into time slices, and limits the total time of the slices.
 type diffClock struct {
-	// slice waits for a time slice. The function that it returns ends the time slice.
+	// slice waits for a time slice. The returned function ends the time slice.
 	slice func(context.Context) (end func(), err error)
 	// limit is how long the comparison may work in each pass.
 	limit time.Duration
 
 	end   func() // ends the current slice; nil if there is none
 	began time.Time
-	// The field worked is how long the comparison has worked in the finished slices of the pass. steps counts the steps
-	// of the pass, and maxSteps limits them. maxSteps is -1 if there is no limit.
+	// worked is the total duration of the finished slices in the current pass. steps counts the steps of the pass, and
+	// maxSteps limits them. If maxSteps is -1, there is no limit.
 	worked          time.Duration
 	steps, maxSteps int64
 }
 
-// startPass begins a pass of at most maxSteps steps, or without a limit on the steps if maxSteps is -1. If a time slice
-// has begun, it ends and does not count for the new pass.
+// startPass begins a pass of at most maxSteps steps. If maxSteps is -1, the number of steps is not limited. startPass
+// also ends the current time slice, which does not count for the new pass.
 func (c *diffClock) startPass(maxSteps int64) {
 	c.pause()
 	c.worked, c.steps, c.maxSteps = 0, 0, maxSteps
@@ -62,8 +62,8 @@ func (c *diffClock) pause() {
 	}
 }
 
-// step reports whether the pass may compare one more call. If so, a time slice has begun when step returns. If ctx is
-// done, or if the limit of the work or of the steps is reached, step returns false.
+// step reports whether the pass may compare one more call. If so, a time slice is running when step returns. It returns
+// false if ctx is done, or if the time limit or the number of steps is reached.
 func (c *diffClock) step(ctx context.Context) (bool, error) {
 	if c.end != nil && time.Since(c.began) > maxDiffSlice {
 		c.pause()
@@ -81,6 +81,5 @@ func (c *diffClock) step(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// ended reports whether ctx is done. A comparison then ends early without an error, because the totals say that it
-// ended early.
+// ended reports whether ctx is done. This is not an error: the comparison ends early, and its totals say so.
 func ended(ctx context.Context) bool { return ctx.Err() != nil }

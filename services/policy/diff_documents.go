@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxDiffTags limits how many different tags are tried for a tool that is not in the catalog.
+// maxDiffTags limits how many tags are tried for a tool that is not in the catalog.
 const maxDiffTags = 100
 
-// documentsDiffer compares the decisions of two versions of documents.
+// documentsDiffer compares the decisions that two versions of documents make.
 type documentsDiffer struct {
 	differ
 
@@ -24,18 +24,18 @@ type documentsDiffer struct {
 	settings func(server string) catalog.Settings
 	recorded []*policyv1.RecordedCall
 
-	// targets contains the targets of the recorded calls, by server. groups contains the groups of the configured
-	// tokens, by principal.
+	// targets contains the targets of the recorded calls, by server. groups contains the groups of the principals that
+	// have configured tokens.
 	targets map[string]*recordedTargets
 	groups  map[tokenKey][]string
 }
 
-// tokenKey identifies the principal of a configured token.
+// tokenKey identifies the principal that has a configured token.
 type tokenKey struct{ tenant, subject, agent string }
 
-// diff compares two versions of documents. It sends the calls whose result changes, and the totals. If documents can't
-// be used, the totals contain the findings instead. diff takes into account observe mode in the documents, but not
-// observe mode that the configuration sets for servers.
+// diff compares two versions of documents. It sends the flips, which are the calls whose result changes, and the
+// totals. If documents can't be used, it sends totals with the findings instead. diff respects observe mode in the
+// documents, but ignores observe mode in the configuration of servers.
 func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Document, send flipSender) error {
 	defer d.clock.pause()
 	if err := d.clock.resume(ctx); err != nil {
@@ -57,7 +57,7 @@ func (d *documentsDiffer) diff(ctx context.Context, before, after []*policyv1.Do
 }
 
 // compile compiles both versions of the documents into d.before and d.after, and returns the parsed documents. If
-// documents can't be used, it sets the findings in the totals instead.
+// documents can't be used, it stores the findings in the totals instead.
 func (d *documentsDiffer) compile(before, after []*policyv1.Document) (old, next []engine.Document) {
 	now := time.Now()
 	d.totals = &policyv1.DiffTotals{Servers: int32(len(d.servers))}
@@ -77,16 +77,16 @@ func (d *documentsDiffer) compile(before, after []*policyv1.Document) (old, next
 	return old, next
 }
 
-// compare compares the decisions of both versions of the documents on a call.
 func (d *documentsDiffer) compare(call *diffCall) ([]engine.Change, bool) {
 	return engine.Compare(d.before, d.after, call.Call)
 }
 
-// A diffTarget is what several compared calls have in common, namely a tool, or a method and a name.
+// A diffTarget is a tool, or a method and a name. Compared calls with the same target share a diffTarget.
 type diffTarget struct {
 	call diffCall // has neither a caller nor facts
-	// classes contains the facts about the tool that are tried for every caller. It is empty if only recorded calls are
-	// compared, or if listed is true, because the facts from the catalog are then used.
+	// classes contains the possible facts about the tool. Each caller's call is compared once for each of them. classes is
+	// empty if only recorded calls are compared. It is also empty if listed is true, because then the facts come from the
+	// catalog.
 	classes  []engine.Facts
 	listed   bool
 	recorded []*policyv1.RecordedCall
@@ -96,13 +96,13 @@ type diffTarget struct {
 // targetKey identifies a target on a server.
 type targetKey struct{ method, name, ref string }
 
-// recordedTargets contains the targets of the recorded calls on a server. The target with the most calls comes first.
+// recordedTargets contains the targets of the recorded calls to a server, sorted by the number of calls, highest first.
 type recordedTargets struct {
 	all   []*diffTarget
 	byKey map[targetKey]*diffTarget
 }
 
-// find returns the target of recorded calls that a generated call has, or nil if no recorded call has it.
+// find returns the recorded target of a generated call, or nil if no call with this target was recorded.
 func (r *recordedTargets) find(c *diffCall) *diffTarget {
 	if r == nil || c.pattern != "" || c.serverPattern != "" {
 		return nil
@@ -110,7 +110,7 @@ func (r *recordedTargets) find(c *diffCall) *diffTarget {
 	return r.byKey[targetKey{c.Method, c.Tool, c.Ref}]
 }
 
-// findRecorded groups the recorded calls by target, and collects the groups of the configured tokens.
+// findRecorded groups the recorded calls by target, and collects the groups of principals with configured tokens.
 func (d *documentsDiffer) findRecorded() {
 	d.targets, d.groups = make(map[string]*recordedTargets), make(map[tokenKey][]string)
 	for _, t := range d.cfg.Tokens {
@@ -140,8 +140,8 @@ func (d *documentsDiffer) findRecorded() {
 	}
 }
 
-// calls yields all calls to compare. First come the calls to servers for which calls were recorded. The calls are
-// generated one by one, because the documents may name many servers and tools.
+// calls yields all calls to compare, beginning with the calls to servers for which calls were recorded. It generates
+// the calls one by one, because the documents can name many servers and tools.
 func (d *documentsDiffer) calls() iter.Seq[*diffCall] {
 	return func(yield func(*diffCall) bool) {
 		names := d.serverNames()
@@ -166,7 +166,7 @@ func (d *documentsDiffer) calls() iter.Seq[*diffCall] {
 	}
 }
 
-// callsOfServer yields the calls to a server, beginning with the recorded calls. It returns false if yield does.
+// callsOfServer yields the calls to a server, recorded calls first. It returns false if yield returns false.
 func (d *documentsDiffer) callsOfServer(generated iter.Seq[diffTarget], recorded *recordedTargets, yield func(*diffCall) bool) bool {
 	if recorded != nil {
 		for target := range generated {
@@ -188,8 +188,8 @@ func (d *documentsDiffer) callsOfServer(generated iter.Seq[diffTarget], recorded
 	return true
 }
 
-// serverNames returns the servers that are configured, that are in the catalog, or that the documents name. If no
-// server is configured, it adds an example for each server pattern of the documents.
+// serverNames returns the servers that are in the configuration, in the catalog, or in the documents. If no server is
+// configured, it adds one example for each server pattern in the documents.
 func (d *documentsDiffer) serverNames() []engine.Mention {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(d.cfg.Servers)), maps.Keys(d.servers))
 	var examples []engine.Mention
@@ -243,9 +243,9 @@ func (d *documentsDiffer) generatedTargets(server engine.Mention) iter.Seq[diffT
 	}
 }
 
-// callsOf yields the recorded calls of a target. Then it yields one generated call by each caller with each of the
-// facts. It returns false if yield does. The journal does not record groups, so a recorded caller gets the groups of
-// its configured token.
+// callsOf yields the recorded calls with a target, and then the generated calls: one for each caller and each of the
+// facts. It returns false if yield returns false. The journal does not record groups, so callsOf gives recorded callers
+// the groups in their configured tokens.
 func (d *documentsDiffer) callsOf(target *diffTarget, yield func(*diffCall) bool) bool {
 	for _, r := range target.recorded {
 		subject, err := unpackSubject(r.GetSubject())
@@ -279,13 +279,13 @@ func (d *documentsDiffer) callsOf(target *diffTarget, yield func(*diffCall) bool
 	return true
 }
 
-// setGroups sets the groups of a principal to those of its configured token.
+// setGroups sets the groups of a principal to those in the principal's configured token.
 func (d *documentsDiffer) setGroups(p *engine.Principal) {
 	p.Groups = d.groups[tokenKey{p.Tenant, p.Name, p.Agent}]
 }
 
-// facts returns the facts about a tool. It treats the definition as accepted, because the comparison concerns documents
-// and not the catalog. If the digest is unknown, it uses the newest accepted definition.
+// facts returns the facts about a tool. It treats every definition as accepted, because the comparison is about
+// documents and not about the catalog. If the digest is unknown, it uses the newest accepted definition.
 func (d *documentsDiffer) facts(server, tool string, digest []byte) engine.Facts {
 	known := d.servers[server]
 	if known == nil {

@@ -23,18 +23,16 @@ import (
 )
 
 const (
-	// maxDiffCallers limits for how many callers calls are compared.
+	// maxDiffCallers limits the number of callers in a comparison.
 	maxDiffCallers = 200
-	// maxTargetFlips limits the total size of the flips that are collected for a target, in bytes. If they are larger,
-	// they are sent although more calls of this target follow, so that there may be several flips that differ only in
-	// their callers.
+	// maxTargetFlips limits the total size in bytes of the flips that are collected for a target. Larger flips are sent
+	// before the other calls with this target are compared. Then several flips may differ only in their callers.
 	maxTargetFlips = 4 << 20
 	// maxFlipSubjects limits how many subjects a flip lists in addition to the first one.
 	maxFlipSubjects = 20
 )
 
-// differ compares the decisions of two sets of policies on calls. It collects the flips, which are the calls whose
-// result changes.
+// differ compares the decisions of two policy sets. It collects the flips, which are the calls whose result changes.
 type differ struct {
 	cfg           Config
 	before, after *engine.Set
@@ -47,11 +45,11 @@ type differ struct {
 
 	flips map[flipID]*collectedFlip
 	size  int    // size of flips in bytes
-	key   []byte // buffer that is used again
+	key   []byte // reused buffer
 }
 
-// A flipID is the SHA-256 digest of everything in a flip except for its callers, so flips that differ only in their
-// callers have the same flipID.
+// A flipID is the SHA-256 digest of a flip without its callers. Therefore flips that differ only in their callers have
+// the same flipID.
 type flipID [sha256.Size]byte
 
 // A collectedFlip is a flip with the set of its callers.
@@ -61,7 +59,7 @@ type collectedFlip struct {
 }
 
 // sendFlips compares calls and sends the flips. The function compare returns the changes for a call, and reports
-// whether it is certain that there are no others.
+// whether these changes are certainly complete.
 func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool)) error {
 	steps := int64(-1)
 	return stream.sendFlips(func(first bool, emit flipSink) (bool, error) {
@@ -74,8 +72,8 @@ func (d *differ) sendFlips(ctx context.Context, stream *flipStream, calls iter.S
 	})
 }
 
-// compareCalls compares calls and passes the flips to emit. Its time slice is paused while emit runs. If count is true,
-// it adds the calls to the totals. It returns false if the comparison ended early.
+// compareCalls compares calls and passes the flips to emit. The time slice is paused while emit runs. If count is true,
+// compareCalls adds the calls to the totals. It returns false if the comparison ended early.
 func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], compare func(*diffCall) ([]engine.Change, bool), count bool, emit flipSink) (complete bool, err error) {
 	defer d.clock.pause()
 	if err := d.clock.resume(ctx); err != nil && !ended(ctx) {
@@ -107,7 +105,7 @@ func (d *differ) compareCalls(ctx context.Context, calls iter.Seq[*diffCall], co
 	return complete, d.flush(emit)
 }
 
-// count adds a call to the totals. If certain is false, there may be further flips for the call.
+// count adds a call to the totals. If certain is false, the call might have more flips than were found.
 func (d *differ) count(call *diffCall, certain bool) {
 	d.totals.Compared++
 	if call.generated {
@@ -131,8 +129,8 @@ func (d *differ) flush(emit flipSink) error {
 	return emit(flips)
 }
 
-// findCallers sets the callers whose calls are compared. The first one is an example of the callers that no document
-// mentions. Then come the callers with configured tokens, and finally the callers that the documents mention.
+// findCallers sets the callers whose calls are compared. The first caller is an example of the callers that no document
+// mentions. The callers with configured tokens follow, and then the callers that the documents mention.
 func (d *differ) findCallers() {
 	agents := d.cfg.approvers(d.cfg.OwnerMayApprove).Callers
 	known := agents[:min(len(agents), maxDiffCallers)]
@@ -169,11 +167,11 @@ func parseFor(documents []*policyv1.Document, now time.Time) ([]engine.Document,
 
 type diffCall struct {
 	engine.Call
-	// pattern is set if the name of the tool is only an example of the names that this pattern matches. serverPattern
-	// is the same for the name of the server.
+	// pattern is set if the tool's name is only an example of the names that match this pattern. serverPattern is the same
+	// for the server's name.
 	pattern, serverPattern string
 	// anyCaller is true if the caller is an example of the callers that no document mentions. generated is true if the
-	// caller or a name is an example or comes only from the documents.
+	// caller or a name is such an example, or if it occurs only in the documents.
 	anyCaller, generated bool
 	// recorded is the recorded call, or nil if the call was generated.
 	recorded *policyv1.RecordedCall
@@ -217,7 +215,7 @@ func (d *differ) add(call *diffCall, c *engine.Change) {
 	}
 }
 
-// addCalls adds two numbers of calls, and returns math.MaxInt64 if the sum is greater.
+// addCalls returns the sum of two numbers of calls, or math.MaxInt64 if the sum is greater.
 func addCalls(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -260,7 +258,7 @@ func (d *differ) newFlip(call *diffCall, c *engine.Change) *policyv1.Flip {
 	return flip
 }
 
-// addCaller adds a caller to the flip, unless it was added before.
+// addCaller adds a caller to the flip, unless the flip already contains the caller.
 func (f *collectedFlip) addCaller(subject *engine.Subject) {
 	var name []byte
 	for _, p := range append([]engine.Principal{subject.Caller}, subject.Chain...) {
@@ -306,8 +304,8 @@ func kindOf(c *engine.Change) policyv1.FlipKind {
 	return policyv1.FlipKind_FLIP_KIND_TERMS
 }
 
-// SortFlips sorts flips by [orderOf], so that calls that were denied and are now allowed come first. Flips in the same
-// order are sorted by the number of recorded calls, the highest first, and then by server, method and name.
+// SortFlips sorts flips by [orderOf]. Calls that were denied and become allowed come first. Flips with the same order
+// are sorted by the number of recorded calls, highest first, and then by server, method and name.
 func SortFlips(flips []*policyv1.Flip) {
 	rule := func(f *policyv1.Flip) string {
 		before, after := f.GetBefore().GetRule(), f.GetAfter().GetRule()
@@ -322,9 +320,9 @@ func SortFlips(flips []*policyv1.Flip) {
 	})
 }
 
-// orderOf returns the position of a flip's kind in the order of flips. First come calls that change from deny to allow,
-// then from deny to approval, then from approval to allow, then calls whose effect stays the same, for example if only
-// limits change, and finally calls that become more restricted.
+// orderOf returns the position of a flip in the sequence of results. The sequence is: deny to allow, deny to approval,
+// approval to allow, unchanged effect (for example only the limits change), and finally calls that become more
+// restricted.
 func orderOf(f *policyv1.Flip) int {
 	denied := f.GetBefore().GetEffect() == policyv1.Effect_EFFECT_DENY
 	allowed := f.GetAfter().GetEffect() == policyv1.Effect_EFFECT_ALLOW

@@ -18,15 +18,14 @@ import (
 )
 
 const (
-	// maxReadAge is how old the data that was read from the store may be when an epoch lease is granted. It applies
-	// only if other processes can change the store. maxPeerDelay is how long a lease that another process granted may
-	// be valid after a change.
+	// maxReadAge is the maximum age of the data from the store when a lease is granted. It applies only if other processes
+	// can change the store. maxPeerDelay limits how long after a change a lease from another process can still be valid.
 	maxReadAge   = 2 * pollInterval
 	maxPeerDelay = maxReadAge + epochlease.MaxDuration
 )
 
-// epoch returns a string that identifies a set of policies. All decisions of an epoch are made with the same policies
-// and the same catalog. The string is unique even if the service restarts.
+// epoch returns a string that identifies a policy set. All decisions in one epoch use the same policies and the same
+// catalog. The string remains unique when the service restarts.
 func (s *Service) epoch(set *activeSet) string {
 	return s.boot + "-" + strconv.FormatUint(set.number, 36)
 }
@@ -75,9 +74,9 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	}
 }
 
-// leaseResponse returns the next response to a gateway. The parameter request is the number of the request that it
-// answers, or 0 if it answers none. The response grants a lease only if it answers a request and the store was read
-// recently.
+// leaseResponse returns the next response to a gateway. The parameter request is the number of the request that the
+// response answers, or 0 if the response answers no request. The response grants a lease only if it answers a request
+// and the store was read recently.
 func (s *Service) leaseResponse(ctx context.Context, to *epochlease.Holder, request uint64) *policyv1.LeaseRevisionResponse {
 	resp := &policyv1.LeaseRevisionResponse{Request: request}
 	now := time.Now()
@@ -101,7 +100,7 @@ func (s *Service) readRecently() bool {
 }
 
 // waitForOlderLeases waits until all gateways use only decisions of the given set or of newer sets. It also waits for
-// leases from before the last restart of the service. It returns an error only if ctx is cancelled.
+// leases that were granted before the last restart of the service. It returns an error only if ctx is cancelled.
 func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error {
 	for {
 		until, freed := s.epochLeases.OlderUntil(set.number, time.Now())
@@ -114,8 +113,8 @@ func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error 
 	}
 }
 
-// waitForReplicas waits until all replicas and gateways use the given set or a newer one. Meanwhile, the service
-// processes other calls by the same operator.
+// waitForReplicas waits until all replicas and gateways use the given set or a newer one. During this time, the service
+// processes other calls from the same operator.
 func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	rpc.EndTurn(ctx)
 	var until time.Time
@@ -128,8 +127,8 @@ func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	return waitUntil(ctx, until, nil)
 }
 
-// waitUntil waits until the given time, or until the channel is closed or ctx is cancelled. It returns an error only if
-// ctx is cancelled.
+// waitUntil waits until the given time, until the channel sooner is closed, or until ctx is cancelled. It returns an
+// error only if ctx is cancelled.
 func waitUntil(ctx context.Context, until time.Time, sooner <-chan struct{}) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

@@ -22,8 +22,8 @@ import (
 
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// compile parses and compiles documents at the current time, and runs their tests. Documents with warnings can be used
-// nevertheless.
+// compile parses and compiles documents for the current time, and runs their tests. Warnings do not prevent the use of
+// documents.
 func (c *Config) compile(ctx context.Context, documents []*policyv1.Document, people *engine.Approvers) (*engine.Set, strictyaml.Errors, error) {
 	parsed, set, err := c.load(documents, people)
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *Config) compile(ctx context.Context, documents []*policyv1.Document, pe
 	return set, parsed.Warnings, err
 }
 
-// load parses and compiles documents at the current time, without running their tests.
+// load parses and compiles documents for the current time, without running their tests.
 func (c *Config) load(documents []*policyv1.Document, people *engine.Approvers) (*document.Set, *engine.Set, error) {
 	now := time.Now()
 	parsed, err := document.ParseSet(filesOf(documents), people, now)
@@ -59,17 +59,17 @@ func filesOf(documents []*policyv1.Document) []document.File {
 }
 
 const (
-	// kubernetesData is the name of a symbolic link that Kubernetes creates in a directory that it mounts from a
-	// ConfigMap or a Secret. It points to the current version of the directory, and Kubernetes replaces it to change
-	// the version.
+	// kubernetesData is the name of a symbolic link that Kubernetes creates when it mounts a ConfigMap or a Secret as a
+	// directory. The link points to the current version of the directory. To update the directory, Kubernetes replaces the
+	// link.
 	kubernetesData = "..data"
-	// maxReadings limits how often documents are read again because Kubernetes has replaced the link meanwhile.
+	// maxReadings limits how often documents are read again because Kubernetes replaced the link during the read.
 	maxReadings = 5
 )
 
-// read returns the documents at the given paths. Each path is a document or a directory of documents, whose
-// subdirectories are ignored. If Kubernetes replaces a directory meanwhile, read begins again, so that it never returns
-// documents of different versions.
+// read returns the documents at the given paths. A path is a document, or a directory of documents whose subdirectories
+// are ignored. If Kubernetes replaces a directory during the read, read starts again. Therefore it never returns
+// documents from different versions.
 func read(paths []string) ([]*policyv1.Document, error) {
 	for range maxReadings {
 		before := dataVersions(paths)
@@ -81,8 +81,8 @@ func read(paths []string) ([]*policyv1.Document, error) {
 	return nil, errors.New("read the policy: the folder was replaced during each reading; it is read again")
 }
 
-// dataVersions returns the targets of the link [kubernetesData] in each path and in its directory. The target is "" if
-// there is no such link.
+// For each path, dataVersions returns the targets of the link [kubernetesData] in the path and in its parent directory.
+// The target is "" if there is no such link.
 func dataVersions(paths []string) []string {
 	out := make([]string, 0, 2*len(paths))
 	for _, path := range paths {
@@ -119,7 +119,7 @@ func readOnce(paths []string) ([]*policyv1.Document, error) {
 }
 
 // documentsAt lists the documents at a path. It skips hidden files, because editors and Kubernetes create such files
-// for themselves.
+// for their own use.
 func documentsAt(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -147,21 +147,21 @@ func documentsAt(path string) ([]string, error) {
 // ReadDocuments reads the documents at the given paths in the same way as the service.
 func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(paths) }
 
-// Lint checks documents that are to be active together. If no finding is an error, the documents can be used. Lint does
+// Lint checks documents that would be active together. The documents can be used if no finding is an error. Lint does
 // not check whether there are people who can approve calls.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 	return lint(context.Background(), baseConfig(new(config.Default())), documents, nil)
 }
 
-// LintFor is like [Lint], but uses the given configuration, and also checks whether there are people who can approve
-// calls. It does not resolve secrets.
+// LintFor is like [Lint], but uses the given configuration. It also checks whether there are people who can approve
+// calls. LintFor does not resolve secrets.
 func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
 	cfg := configWithTokens(f)
 	return append(lint(context.Background(), cfg, documents, cfg.approvers(cfg.OwnerMayApprove)), observeFindings(f)...)
 }
 
-// configWithTokens returns the configuration of the policy service, including the holders of tokens. It does not
-// resolve secrets.
+// configWithTokens returns the configuration of the policy service, including the people and agents that have tokens.
+// It does not resolve secrets.
 func configWithTokens(f *config.File) Config {
 	cfg := baseConfig(f)
 	cfg.People = configuredPeople(f)
@@ -187,8 +187,8 @@ func sortFindings(all []*policyv1.Finding) {
 	})
 }
 
-// findings returns the problems in an error that occurred when documents were read or compiled, with the position of
-// each problem.
+// findings returns the problems in an error from reading or compiling documents. Each finding contains the position of
+// its problem.
 func findings(err error) []*policyv1.Finding {
 	if err == nil {
 		return nil

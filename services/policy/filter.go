@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// owner identifies the principal or person for whom the number of expensive requests is limited.
+// owner identifies the principal or person whose number of concurrent expensive requests is limited.
 type owner struct{ tenant, name string }
 
 func ownerOf(subject engine.Subject) owner { return owner{subject.Caller.Tenant, subject.Caller.Name} }
 
-// FilterTools implements policyv1.PolicyServiceServer. Because it takes as long to filter a list as to evaluate
-// thousands of calls, the service filters only a few lists at the same time, and even fewer for one principal.
+// FilterTools implements policyv1.PolicyServiceServer. Filtering a list takes as long as evaluating thousands of calls.
+// Therefore the service filters only a few lists at the same time, and even fewer for one principal.
 func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	set, subject, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequ
 	return s.filter(ctx, set, subject, req)
 }
 
-// filter says for each tool in a list whether it is visible. It stops when ctx is cancelled.
+// filter reports for each tool in a list whether the tool is visible. It stops when ctx is cancelled.
 func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := &policyv1.FilterToolsResponse{
 		PolicyRevision: set.Revision(),
@@ -43,8 +43,8 @@ func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Sub
 	return resp, nil
 }
 
-// listedKinds says what the names in the results of list methods, and in notifications about changed resources, stand
-// for.
+// listedKinds contains the list methods whose results can be filtered, and the notification about changed resources.
+// For each method, it contains the kind of the entries.
 var listedKinds = map[string]engine.EntryKind{
 	"prompts/list":                    engine.EntryPrompt,
 	"resources/list":                  engine.EntryResource,

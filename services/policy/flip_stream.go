@@ -10,38 +10,36 @@ import (
 )
 
 const (
-	// maxFlipPart limits the total size of the flips (calls whose result changes) in one message, in bytes. A larger
-	// flip is sent alone.
+	// maxFlipPart limits the total size in bytes of the flips (calls whose result changes) in one message. A larger flip
+	// is sent in its own message.
 	maxFlipPart = 1 << 20
-	// maxHeldFlips limits the total size of the flips that are held in memory while others are sent, in bytes.
+	// maxHeldFlips limits the total size in bytes of the flips that are held in memory to be sent later.
 	maxHeldFlips = 4 << 20
-	// flipOrders is greater than all results of [orderOf].
+	// flipOrders is greater than every result of [orderOf].
 	flipOrders = 16
 	// maxDiffRules and maxDiffFindings limit how many rules and findings the totals list.
 	maxDiffRules, maxDiffFindings = 1000, 1000
 )
 
 type (
-	// A flipSink receives flips.
 	flipSink func(flips []*policyv1.Flip) error
-	// A flipSender sends flips to the caller. The totals are nil, except with the last flips.
+	// A flipSender sends flips to the caller. Only the last call of a flipSender contains totals.
 	flipSender func(flips []*policyv1.Flip, totals *policyv1.DiffTotals) error
-	// A flipSource compares all calls and passes the flips to emit. If first is true, it also adds the calls to the
-	// totals. It returns false if the comparison ended early. Each time it is called, it compares the same calls.
+	// A flipSource compares all calls and passes the flips to emit. Every invocation compares the same calls. Only if
+	// first is true does it add the calls to the totals. It returns false if the comparison ended early.
 	flipSource func(first bool, emit flipSink) (complete bool, err error)
 )
 
 // A flipStream sends the flips of a comparison in the order of [orderOf], and finally the totals. The number of flips
-// is not limited. If the flips to be sent later are larger than [maxHeldFlips], those of some orders are not held in
-// memory. For each of these orders, all calls are compared once more.
+// is not limited. If the flips to be sent later are larger than [maxHeldFlips], the flips of some orders are not held
+// in memory. For each of these orders, all calls are compared again.
 type flipStream struct {
 	totals *policyv1.DiffTotals
 	send   flipSender
-	// opening contains the rules that make decisions in flips that open calls, which means that the calls become less
-	// restricted. A rule is written as document/rule.
+	// opening contains the rules in flips that open calls, which means that the calls become less restricted. A rule is
+	// written as document/rule.
 	opening map[string]bool
-	// The field held contains the flips to be sent later, by order. The field dropped is true for orders whose flips
-	// are not held.
+	// held contains the flips to be sent later, by order. dropped is true for the orders whose flips are not held.
 	held     [flipOrders][]*policyv1.Flip
 	heldSize [flipOrders]int // in bytes
 	dropped  [flipOrders]bool
@@ -53,7 +51,7 @@ func newFlipStream(totals *policyv1.DiffTotals, send flipSender) *flipStream {
 	return &flipStream{totals: totals, send: send, opening: make(map[string]bool)}
 }
 
-// sendFlips sends the flips of the source in the order of [orderOf].
+// sendFlips sends the flips from the source in the order of [orderOf].
 func (f *flipStream) sendFlips(source flipSource) error {
 	complete, err := source(true, func(flips []*policyv1.Flip) error {
 		f.add(flips)
@@ -73,7 +71,7 @@ func (f *flipStream) sendFlips(source flipSource) error {
 	return err
 }
 
-// add counts flips in the totals, and holds those that are to be sent later.
+// add counts flips in the totals, and holds the flips that are to be sent later.
 func (f *flipStream) add(flips []*policyv1.Flip) {
 	for _, flip := range flips {
 		f.totals.Total++
@@ -119,8 +117,8 @@ func (f *flipStream) sendOrder(flips []*policyv1.Flip, order int) error {
 	return nil
 }
 
-// finish sends the last flips and the totals. The parameter mayOpen contains rules that may open calls. Because not all
-// combinations of names and groups can be compared, the totals list those of these rules for which no flip was found.
+// finish sends the last flips and the totals. mayOpen contains rules that might open calls. The totals list those rules
+// in mayOpen for which no flip was found, because not all combinations of names and groups can be compared.
 func (f *flipStream) finish(mayOpen []engine.RuleRef) error {
 	for _, r := range mayOpen {
 		if !f.opening[r.String()] && len(f.totals.GetMayOpen()) < maxDiffRules {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/dialect"
 )
 
-// importedPath is the path of the document with a translated policy.
+// importedPath is the path of the document that contains the translated policy.
 const importedPath = "imported.yaml"
 
 var dialects = map[policyv1.Dialect]dialect.Format{
@@ -31,8 +31,8 @@ func Dialects() map[string]policyv1.Dialect {
 	return out
 }
 
-// Import translates a policy in another dialect to a document. If this is not possible, the response contains findings
-// and no document. Import returns an error only if ctx is done.
+// Import translates a policy from another dialect into a document. If this is not possible, the response contains
+// findings and no document. Import returns an error only if ctx is done.
 func Import(ctx context.Context, req *policyv1.ImportDocumentRequest) (*policyv1.ImportDocumentResponse, error) {
 	text, problems, err := dialect.Translate(ctx, &dialect.Source{
 		File: cmp.Or(req.GetPath(), "policy"), Text: []byte(req.GetText()), Format: dialects[req.GetDialect()], Server: req.GetServer(),

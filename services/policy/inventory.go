@@ -15,17 +15,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// ToolLists contains the tools that the configured servers list. The tools are nil for a server whose tools were not
-// listed yet.
+// ToolLists contains the tools that the configured servers list. A server whose tools have not been listed yet has nil
+// tools.
 type ToolLists = engine.ToolLists
 
 // ListedTool is a tool in a server's list.
 type ListedTool = engine.ListedTool
 
-// LintLists checks documents against the tool lists of servers. It finds names that match no configured server or
+// LintLists checks documents against the tool lists of servers. It finds names that match no configured server or no
 // listed tool, conditions that do not fit the accepted schemas of the tools, and dangerous tools that no rule names.
-// Documents can be used even if such a finding has the severity error. LintLists skips documents that have other
-// errors.
+// Such findings do not prevent the use of the documents, even if their severity is error. LintLists skips documents
+// that have other errors.
 func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Finding {
 	var out []*policyv1.Finding
 	for _, f := range document.CheckLists(filesOf(documents), &lists) {
@@ -42,8 +42,9 @@ func LintLists(documents []*policyv1.Document, lists ToolLists) []*policyv1.Find
 	return out
 }
 
-// ListedTools returns the tools that each server listed when the mesh with this configuration ran last, from the mesh's
-// data directory. The result is empty if the catalog is in PostgreSQL or on another machine, or if it can't be read.
+// ListedTools returns the tools that each server listed in the last run of the mesh with this configuration. It reads
+// them from the data directory of the mesh. The result is empty if the catalog is in PostgreSQL or on another machine,
+// or if it can't be read.
 func ListedTools(ctx context.Context, f *config.File, env config.Env) ToolLists {
 	source, err := f.Stores.Policy.Resolve(f, env)
 	if err != nil || source != sqlstore.SQLite {
@@ -56,8 +57,8 @@ func ListedTools(ctx context.Context, f *config.File, env config.Env) ToolLists 
 	return lists
 }
 
-// toolLists returns the tool lists in the active catalog. Schemas are read from the store only when they are needed. If
-// the configuration contains no servers, toolLists returns no lists, because the configured servers are then unknown.
+// toolLists returns the tool lists in the active catalog. It reads schemas from the store only when they are needed. If
+// the configuration contains no servers, the result is empty, because the configured servers are unknown.
 func (s *Service) toolLists(ctx context.Context) ToolLists {
 	if len(s.cfg.Servers) == 0 {
 		return ToolLists{}
@@ -95,12 +96,12 @@ func (s *Service) toolLists(ctx context.Context) ToolLists {
 	return out
 }
 
-// findingLine returns `file:line:column: message; suggestion`. Empty parts are omitted.
+// findingLine returns `file:line:column: message; suggestion` without the empty parts.
 func findingLine(f *policyv1.Finding) string {
 	return strictyaml.Problem{File: f.GetPath(), Line: int(f.GetLine()), Column: int(f.GetColumn()), Message: f.GetMessage(), Suggestion: f.GetSuggestion()}.Error()
 }
 
-// warnOfLists logs the findings of [LintLists] for the active documents, except for those that are only information.
+// warnOfLists logs the findings of [LintLists] for the active documents, except for findings with the severity info.
 func (s *Service) warnOfLists(ctx context.Context) {
 	for _, f := range LintLists(s.active.Load().documents, s.toolLists(ctx)) {
 		if f.GetSeverity() != policyv1.Severity_SEVERITY_INFO {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxAccessTools limits how many tools are evaluated for one page of the response, including tools that the caller
-	// does not get to see.
+	// maxAccessTools limits the number of tools that are evaluated for one page of the response. Tools that the caller may
+	// not see count too.
 	maxAccessTools = 2_000
 	// accessBlock is the number of tools in a block. A page token says how many blocks to skip. maxAccessTools is a
 	// multiple of accessBlock.
@@ -43,13 +43,13 @@ func (s *Service) ListAccess(ctx context.Context, req *policyv1.ListAccessReques
 	return a.tools(ctx, req.GetServer(), req.GetPageToken())
 }
 
-// accessLister lists what one principal may do.
+// accessLister lists the calls that one principal may make.
 type accessLister struct {
 	*Service
 
 	set     *activeSet
 	subject engine.Subject
-	// withhold is true if the caller may see neither conditions nor the tools that the principal does not see.
+	// withhold is true if the caller may not see conditions, and may not see tools that are hidden from the principal.
 	withhold bool
 	size     int
 }
@@ -94,13 +94,12 @@ func (a *accessLister) servers(ctx context.Context, token string) (*policyv1.Lis
 	return resp, nil
 }
 
-// accessToken returns the token of the page that begins after the given name and the given number of blocks. The token
-// contains a number instead of a tool's name, because it must not reveal the names of tools that the caller may not
-// see.
+// accessToken returns the token for the page that begins after the given name and the given number of blocks. The token
+// contains a number instead of a tool's name, so that it does not reveal names of tools that the caller may not see.
 func accessToken(after string, blocks int) string { return after + " " + strconv.Itoa(blocks) }
 
-// parseAccessToken parses a page token. It returns true if the token contains a number of blocks, so that the page
-// continues with the same server.
+// parseAccessToken parses a page token. The result continues is true if the token contains a number of blocks. The page
+// then continues with the same server.
 func parseAccessToken(token string) (after string, blocks int, continues bool, err error) {
 	after, number, continues := strings.Cut(token, " ") // this is unambiguous, because names contain no spaces
 	if !continues {
@@ -112,8 +111,8 @@ func parseAccessToken(token string) (after string, blocks int, continues bool, e
 	return after, blocks, true, nil
 }
 
-// mayKnow reports whether the response may contain a server. People outside the tenant "default" do not learn about a
-// server on which the principal can neither call nor list a tool.
+// mayKnow reports whether the response may mention a server. If the caller is outside the tenant "default", the
+// response omits servers on which the principal in the request can neither call nor list any tool.
 func (a *accessLister) mayKnow(server string) bool {
 	if !a.withhold {
 		return true
@@ -122,7 +121,7 @@ func (a *accessLister) mayKnow(server string) bool {
 	return access.CouldAllow || access.CouldList
 }
 
-// tools returns what the principal may do with the tools of a server after a page token.
+// tools returns the calls that the principal may make to the tools of a server after a page token.
 func (a *accessLister) tools(ctx context.Context, server, token string) (*policyv1.ListAccessResponse, error) {
 	_, configured := a.cfg.Servers[server]
 	if !configured && a.set.catalog.servers[server] == nil || !a.mayKnow(server) {
@@ -159,7 +158,7 @@ func (a *accessLister) tools(ctx context.Context, server, token string) (*policy
 }
 
 // listed returns the sorted names of the tools that a server currently lists. If withhold is true, it omits tools that
-// the server has listed only to sessions.
+// the server has listed only in sessions.
 func (a *accessLister) listed(server string) []string {
 	s := a.set.catalog.servers[server]
 	if s == nil {
@@ -172,9 +171,9 @@ func (a *accessLister) listed(server string) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.Tools)), func(name string) bool { return !listed(name) })
 }
 
-// listedNow reports whether a server currently lists a tool. This is the case if its newest lists contain the tool, or
-// if it listed the tool to a session less than an hour before the newest list. This is only approximate, because the
-// time when a session last listed the tool may be stored up to an hour late.
+// listedNow reports whether a server currently lists a tool. A tool counts as listed if the server's newest lists
+// contain it. It also counts if the server listed it in a session less than an hour before the newest list. This is
+// only approximate, because the time when a session last listed the tool can be stored up to an hour late.
 func listedNow(s *catalog.Server, t *catalog.Tool) bool {
 	if slices.ContainsFunc(t.Definitions, func(d catalog.Definition) bool { return len(d.WholeVersions) > 0 }) {
 		return true
@@ -183,7 +182,7 @@ func listedNow(s *catalog.Server, t *catalog.Tool) bool {
 	return d != nil && d.ListedTo != "" && newest(s.Lists).Sub(d.LastSeen) < time.Hour
 }
 
-// tool returns what the principal may do with one tool, or nil if the caller may not see the tool.
+// tool returns the calls that the principal may make to one tool, or nil if the caller may not see the tool.
 func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	s := a.set.catalog.servers[server]
 	var digest []byte
@@ -203,7 +202,7 @@ func (a *accessLister) tool(server, name string) *policyv1.ToolAccess {
 	return out
 }
 
-// summary returns the summary of a server for the tools with the given names. It does not count tools that the caller
+// summary returns the summary for a server and the tools with the given names. It does not count tools that the caller
 // may not see.
 func (a *accessLister) summary(ctx context.Context, server string, names []string) (*policyv1.ServerAccess, error) {
 	var tools []*policyv1.ToolAccess
@@ -218,7 +217,7 @@ func (a *accessLister) summary(ctx context.Context, server string, names []strin
 	return a.summaryOf(server, tools), nil
 }
 
-// summaryOf returns the summary of a server. It counts the given tools by what happens to their calls.
+// summaryOf returns the summary for a server. It counts the given tools by the outcome of their calls.
 func (a *accessLister) summaryOf(server string, tools []*policyv1.ToolAccess) *policyv1.ServerAccess {
 	s := a.set.catalog.servers[server]
 	out := &policyv1.ServerAccess{
@@ -240,7 +239,7 @@ func (a *accessLister) summaryOf(server string, tools []*policyv1.ToolAccess) *p
 	return out
 }
 
-// methodsWithRule returns the methods of requests, other than tools/call, that are denied unless a rule permits them.
+// methodsWithRule returns the methods of requests, other than tools/call, that are denied unless a rule allows them.
 func methodsWithRule() []string {
 	exempt := append(mcpmethod.WithoutRule(), engine.MethodToolsCall)
 	return slices.DeleteFunc(mcpmethod.All(), func(method string) bool {

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// unpackCall converts the call in a request. If a person sends the request, and the call has the name of a tool but no
-// definition, unpackCall uses the tool's newest definition.
+// unpackCall converts the call in a request. If a person asks about a call to a tool and names no definition,
+// unpackCall uses the tool's newest definition.
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, subject engine.Subject) (_ engine.Call, err error) {
 	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: subject, Now: time.Now()}
 	if !call.OfTool() {
@@ -41,8 +41,8 @@ func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Ca
 	return call, err
 }
 
-// unpackSubject converts a principal and its delegation chain. If a principal in the chain has a delegation chain
-// itself, unpackSubject returns [errNested], because no decision would be made for the principals in that chain.
+// unpackSubject converts a principal and its delegation chain. If a principal in the chain has its own delegation
+// chain, unpackSubject returns [errNested], because the decision would ignore the principals in that chain.
 func unpackSubject(p *identityv1.Principal) (engine.Subject, error) {
 	s := engine.Subject{Caller: unpackPrincipal(p)}
 	for _, behind := range p.GetChain() {
@@ -177,9 +177,9 @@ func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *pol
 	return out
 }
 
-// withholdRules removes the rules that did not match from an explanation, and also the patterns and conditions of the
-// rules that matched. Otherwise people of other tenants could find out what the installation's documents contain by
-// asking about many calls.
+// withholdRules removes the rules that did not match from an explanation. It also removes the patterns and conditions
+// of the rules that matched. Otherwise people of other tenants could find out the content of the installation's
+// documents by asking about many calls.
 func withholdRules(e *policyv1.ExplainCallResponse) {
 	e.Rules = slices.DeleteFunc(e.GetRules(), func(r *policyv1.ConsideredRule) bool { return !r.GetMatched() })
 	for _, r := range e.GetRules() {
@@ -204,8 +204,8 @@ func packCode(c engine.Code) commonv1.Code {
 	return commonv1.Code_CODE_DENIED_BY_DEFAULT
 }
 
-// effects contains the protobuf effect for each effect of package engine. For an unknown effect, it contains
-// EFFECT_UNSPECIFIED, with which the call is refused.
+// effects contains the protobuf effect for each effect of package engine. An unknown effect becomes EFFECT_UNSPECIFIED,
+// and a call with this effect is refused.
 var effects = map[engine.Effect]policyv1.Effect{
 	engine.Deny:            policyv1.Effect_EFFECT_DENY,
 	engine.Allow:           policyv1.Effect_EFFECT_ALLOW,

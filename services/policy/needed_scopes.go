@@ -9,14 +9,13 @@ import (
 
 // setScopes contains the scopes that the rules of a set require.
 type setScopes struct {
-	// number is the number of the set.
 	number  uint64
 	servers []*policyv1.ServerScopes
 }
 
 // neededScopes returns the scopes that the rules of a set require for each configured server. It omits servers for
-// which no rule requires a scope. Because gateways request the result several times in a second, it is computed only
-// once for each set.
+// which no rule requires a scope. The result is computed once for each set, because gateways request it several times
+// per second.
 func (s *Service) neededScopes(set *activeSet) []*policyv1.ServerScopes {
 	if known := s.scopes.Load(); known != nil && known.number == set.number {
 		return known.servers

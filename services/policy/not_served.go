@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// notServed returns the error for a method that this version does not support. The error says what to use instead.
+// notServed returns the error for a method that this version does not support. The error recommends an alternative.
 func notServed(method, instead string) error {
 	return &rpc.Error{Code: codes.Unimplemented, Reason: "NOT_SERVED", Err: errors.New(method + " is not served in this version: " + instead)}
 }

@@ -28,8 +28,8 @@ func observeOf(f *config.File) engine.Observe {
 	return out
 }
 
-// Observed returns the first 100 parts of the active policy that are only recorded and not enforced (mode: observe),
-// and the number of all such parts.
+// Observed returns the first 100 parts of the active policy that are in observe mode (mode: observe), in which
+// decisions are recorded but not enforced. It also returns the number of all such parts.
 func (s *Service) Observed() ([]*policyv1.ObservedPolicy, int) {
 	if set := s.active.Load(); set != nil {
 		return packObserved(set.Set)
@@ -37,7 +37,7 @@ func (s *Service) Observed() ([]*policyv1.ObservedPolicy, int) {
 	return nil, 0
 }
 
-// DescribeObserved describes a part of the policy that is in observe mode, and says when observe mode ends.
+// DescribeObserved describes a part of the policy that is in observe mode, and when observe mode ends.
 func DescribeObserved(p *policyv1.ObservedPolicy) string {
 	o := engine.Observed{Server: p.GetServer(), Rule: engine.RuleRef{Document: p.GetRule().GetDocument(), Rule: p.GetRule().GetRule()}}
 	return o.String() + ", until " + observe.Format(p.GetUntil().AsTime())
@@ -52,14 +52,14 @@ func observeFindings(f *config.File) []*policyv1.Finding {
 	return out
 }
 
-// expired reports whether the time has passed when observe mode should have ended for a part of the set.
+// expired reports whether observe mode should already have ended for a part of the set.
 func (a *activeSet) expired(now time.Time) bool {
 	until := a.Until()
 	return !until.IsZero() && !now.Before(until)
 }
 
-// maxLease returns how long a lease may last that is granted now. A lease ends when observe mode ends for a part of the
-// policy, so that no gateway uses a cached decision after that.
+// maxLease returns the maximum duration of a lease that is granted now. A lease ends at the latest when observe mode
+// ends for a part of the policy. After that, gateways must not use cached decisions.
 func (a *activeSet) maxLease(now time.Time) time.Duration {
 	if until := a.Until(); !until.IsZero() {
 		return min(epochlease.MaxDuration, until.Sub(now))
@@ -68,7 +68,7 @@ func (a *activeSet) maxLease(now time.Time) time.Duration {
 }
 
 // current returns the active set, or nil if no policy is active. If observe mode should have ended for a part of the
-// policy, it first replaces the set. [Service.Run] does this too, but it does so late if the machine was suspended or
+// policy, current first replaces the set. [Service.Run] also does this, but too late if the machine was suspended or
 // the clock was changed.
 func (s *Service) current(ctx context.Context) (*activeSet, error) {
 	set := s.active.Load()
@@ -79,7 +79,7 @@ func (s *Service) current(ctx context.Context) (*activeSet, error) {
 }
 
 // enforceEnded compiles the active documents again if observe mode should have ended for a part of the policy. It
-// returns the set that is then active.
+// returns the set that is active afterwards.
 func (s *Service) enforceEnded(ctx context.Context) (*activeSet, error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -99,7 +99,7 @@ func (s *Service) enforceEnded(ctx context.Context) (*activeSet, error) {
 	return &next, nil
 }
 
-// enforceOnTime replaces the active set whenever observe mode ends for a part of the policy. It returns when ctx is
+// enforceOnTime replaces the active set each time observe mode ends for a part of the policy. It returns when ctx is
 // cancelled.
 func (s *Service) enforceOnTime(ctx context.Context) error {
 	for {
@@ -122,11 +122,11 @@ func (s *Service) enforceOnTime(ctx context.Context) error {
 	}
 }
 
-// maxObserved limits how many parts of the policy in observe mode a message contains, because each watcher receives
-// them with every heartbeat.
+// maxObserved limits the number of parts in observe mode in one message. Each watcher receives these parts with every
+// heartbeat.
 const maxObserved = 100
 
-// packObserved returns the first parts of the policy that are in observe mode, and the number of all such parts.
+// packObserved returns the first maxObserved parts of the policy in observe mode, and the number of all such parts.
 func packObserved(set *engine.Set) (out []*policyv1.ObservedPolicy, count int) {
 	all := set.Observed()
 	for _, o := range all[:min(len(all), maxObserved)] {

@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// People contains the holders of the tokens in the configuration. They are the people who may approve calls, and the
-// agents whose calls may need an approval. The service reads them again while it is running.
+// People contains the principals that have tokens in the configuration. These are the people who may approve calls, and
+// the agents whose calls may need an approval. The running service reads them again at intervals.
 type People struct {
 	Tokens []*identityv1.Token
 	// CanSignIn is true if people without a configured token can sign in as approvers or operators.
 	CanSignIn bool
 }
 
-// configuredPeople returns the holders of the tokens in a configuration.
+// configuredPeople returns the principals that have tokens in a configuration.
 func configuredPeople(f *config.File) People {
 	var out People
 	for _, t := range f.Auth.Tokens {
@@ -36,8 +36,8 @@ func (p People) equal(other People) bool {
 	return p.CanSignIn == other.CanSignIn && slices.EqualFunc(p.Tokens, other.Tokens, func(a, b *identityv1.Token) bool { return proto.Equal(a, b) })
 }
 
-// approvers returns the holders of the configured tokens. Unless people can sign in, the result contains all people who
-// may approve calls, because all tokens outside the configuration belong to agents.
+// approvers returns the principals that have configured tokens. Unless people can sign in, the result contains everyone
+// who may approve calls, because all tokens that are not in the configuration belong to agents.
 func (p People) approvers(ownersMayApprove bool) *engine.Approvers {
 	out := &engine.Approvers{OwnersMayApprove: ownersMayApprove, OthersMayDecide: p.CanSignIn}
 	for _, t := range p.Tokens {

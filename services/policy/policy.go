@@ -37,25 +37,25 @@ import (
 const homeTenant = authn.HomeTenant
 
 const (
-	// heartbeatInterval is how often a watcher receives a message even if nothing has changed. The API documentation
-	// promises 500 ms.
+	// heartbeatInterval is the interval at which a watcher receives a message even if nothing has changed. The API
+	// documentation promises at most 500 ms.
 	heartbeatInterval = 400 * time.Millisecond
-	// defaultPageSize is the size of a page if a request does not specify it.
+	// defaultPageSize is the page size if a request does not specify one.
 	defaultPageSize = 100
 )
 
-// Deps contains what a [Service] needs. All fields are required, except for Approvals and Reload.
+// Deps contains the dependencies of a [Service]. All fields are required, except for Approvals and Reload.
 type Deps struct {
-	// Tokens knows which tokens are valid.
+	// Tokens contains the valid tokens.
 	Tokens *authn.Tokens
 	// Signer signs decisions for the approval service.
 	Signer *signeddecision.Signer
 	// Log receives messages for operators.
 	Log *slog.Logger
-	// Approvals is the approval service, which asks people to approve changes to the documents. It is required if such
-	// changes need an approval.
+	// Approvals is the client of the approval service, which asks people to approve changes to the documents. It is
+	// required only if such changes need an approval.
 	Approvals approvalv1.ApprovalServiceClient
-	// Reload reads the holders of the configuration's tokens again. If Reload is nil, the holders never change.
+	// Reload reads the tokens in the configuration again. If Reload is nil, the tokens never change.
 	Reload func() (People, error)
 }
 
@@ -73,51 +73,50 @@ type Service struct {
 
 	cfg  Config
 	deps Deps
-	// approvers lists those holders of configured tokens who may approve calls, and those whose calls may need an
-	// approval.
+	// approvers contains the people who may approve calls, and the agents whose calls may need an approval. Only
+	// principals with configured tokens are listed.
 	approvers atomic.Pointer[engine.Approvers]
-	// holders contains the holders of the configured tokens.
+	// holders contains the principals that have configured tokens.
 	holders atomic.Pointer[People]
 	store   *store.Store
 	dir     *datadir.Dir // nil if the store is in PostgreSQL
 
 	active  atomic.Pointer[activeSet]
 	changes *changesignal.Signal
-	// epochLeases records in which periods gateways may reuse cached decisions.
+	// epochLeases records until when gateways may reuse cached decisions.
 	epochLeases *epochlease.Register
 	// boot is a random string that is different each time the service starts.
 	boot string
 	// opened is the time when the store was opened.
 	opened time.Time
-	// changing is locked while the active set is replaced.
+	// changing protects replacements of the active set.
 	changing sync.Mutex
 	// reading lets concurrent callers share one read of the store.
 	reading singleflight.Group
-	// version is the version of the store that was read last, and stopsRead is the version at which the stops were read
-	// last.
+	// version is the store version of the last read. stopsRead is the store version when the stops were last read.
 	version, stopsRead int64
 	// inStore is locked while the store is being read or closed.
 	inStore sync.Mutex
-	// loading is a newer revision in the store that is being read and compiled, or nil if there is no such revision.
-	// Meanwhile, no decisions are made.
+	// loading is a newer revision in the store that is being read and compiled. It is nil if there is no such revision.
+	// While it is not nil, no decisions are made.
 	loading atomic.Pointer[loadingRevision]
 	// lastRead is the time when the last successful read of the store began. It is not nil once the service is open.
 	lastRead atomic.Pointer[time.Time]
 	// listSlots limits how many lists of tools or names are processed at the same time. Decisions on calls do not use
 	// these slots, so they never wait for lists.
 	listSlots *fairqueue.Queue[owner]
-	// callerReportSlots limits how many tool lists that callers requested are received at the same time.
-	// gatewayReportSlots does so for tool lists that gateways requested for themselves. The slots are separate, so that
-	// reports by gateways never wait for reports by callers.
+	// callerReportSlots limits how many reports of tool lists are received at once if a caller requested the list.
+	// gatewayReportSlots does the same for lists that a gateway requested itself. The limits are separate so that
+	// gateways' own reports never wait for the others.
 	callerReportSlots, gatewayReportSlots *fairqueue.Queue[owner]
-	// conditionSlots limits on how many calls decisions are made at the same time that take long, because conditions
-	// read the arguments, or because the arguments are checked against a schema.
+	// conditionSlots limits the number of slow decisions that are made at the same time. A decision is slow if conditions
+	// read the arguments, or if the arguments are checked against a schema.
 	conditionSlots *fairqueue.Queue[owner]
-	// lintSlots limits how many checks of documents run at the same time. These slots are separate from listSlots, so
-	// that lists do not wait for the tests in documents.
+	// lintSlots limits how many checks of documents run at the same time. These slots are separate from listSlots, so that
+	// lists do not wait for the tests in documents.
 	lintSlots *fairqueue.Queue[owner]
-	// replaySlots limits how many replays are open at the same time. While a replay evaluates records, it also holds
-	// one of lintSlots.
+	// replaySlots limits how many replays are open at the same time. While a replay evaluates records, it also holds one
+	// of lintSlots.
 	replaySlots *fairqueue.Queue[owner]
 	// diffSlots limits how many comparisons are open at the same time. While a comparison works, it also holds one of
 	// lintSlots.
@@ -131,20 +130,19 @@ type Service struct {
 // activeSet is the active policy. It is immutable.
 type activeSet struct {
 	*engine.Set
-	// number identifies the set. A set that is activated later has a greater number.
+	// number identifies the set. Each activation uses a greater number.
 	number uint64
-	// stored is the activation of the documents. It is nil if the documents come from files, and zero if no documents
-	// were applied yet.
-	stored *store.Revision
-	// catalog is the tool catalog.
+	// stored is the activation of the documents. It is nil if the documents come from files. It is the zero value if no
+	// documents have been applied yet.
+	stored  *store.Revision
 	catalog *catalogSnapshot
 	// revision identifies the documents, the catalog and the stops.
 	revision string
-	// stopsVersion is the version of the store from which the stops of this set were read.
+	// stopsVersion is the store version from which the stops in this set were read.
 	stopsVersion int64
 	documents    []*policyv1.Document
 	activated    time.Time
-	// warnings contains the warnings about the active documents, which are logged.
+	// warnings contains the warnings about the active documents. They are logged.
 	warnings strictyaml.Errors
 	// rejected says why newer documents can't be used. It is empty if this set was compiled from the newest documents.
 	rejected []*policyv1.Finding
@@ -154,7 +152,7 @@ type activeSet struct {
 func (a *activeSet) Revision() string { return a.revision }
 
 // New loads the documents and returns a Service, which the caller must close. If documents in files can't be used, New
-// returns an error. If the files change later and can't be used any more, the service only logs this.
+// returns an error. If the files later change and can't be used, the service only logs the problem.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := errors.Join(deps.check(cfg.Changes != nil), cfg.Validate()); err != nil {
 		return nil, err
@@ -235,7 +233,7 @@ func (s *Service) Close() error {
 }
 
 // Run follows changes to the documents, and changes that other processes make to the catalog. When observe mode ends
-// for a part of the policy, Run enforces this part. Run returns when ctx is cancelled.
+// for a part of the policy, Run starts to enforce this part. Run returns when ctx is cancelled.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.watch(ctx) })
@@ -334,9 +332,9 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 	return resp, nil
 }
 
-// resolve returns the set that applies to a request, and the principal about whose calls the request asks. If a service
-// of the mesh sends the request, this is the principal on whose behalf the service calls, and the request must not name
-// a principal. If an operator sends the request, it must name the principal.
+// resolve returns the set for a request, and the principal whose calls the request is about. If a service of the mesh
+// sends the request, this is the principal on whose behalf the service calls. The request must then not name a
+// principal. If a person sends the request, the request must name the principal.
 func (s *Service) resolve(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
 	if err := s.waitForLoading(ctx); err != nil {
 		return nil, engine.Subject{}, err
@@ -352,8 +350,8 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 		return nil, engine.Subject{}, err
 	}
 	if minRevision != "" && !set.reaches(minRevision) {
-		// Another process may have stored the revision. The store is read twice, because a different caller may have
-		// begun the first read before the revision was stored.
+		// Another process may have stored the revision. The store is read twice, because the first read may be shared with a
+		// caller that began it before the revision was stored.
 		for range 2 {
 			if s.cfg.Source == sqlstore.SQLite || set.reaches(minRevision) || s.catchUp(ctx) != nil {
 				break

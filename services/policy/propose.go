@@ -22,12 +22,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/propose"
 )
 
-// minProposedLimit is the smallest number of calls per minute to which a proposed rule limits a tool.
+// minProposedLimit is the smallest limit, in calls per minute, that a proposed rule sets for a tool.
 const minProposedLimit = 10
 
-// ObservedCall is a tool call that was observed when it was sent to a server.
+// ObservedCall is a tool call that was observed when the gateway sent it to a server.
 type ObservedCall struct {
-	// ID is the id of the decision on the call. Time is when the call was sent.
+	// ID is the id of the decision on the call. Time is the time when the call was sent.
 	ID   string
 	Time time.Time
 	// Arguments is the JSON of the arguments. It is empty if the call had no arguments.
@@ -51,7 +51,7 @@ type ObservedTool struct {
 	NotAccepted string
 	// Unlisted is true if the server does not currently list the tool.
 	Unlisted bool
-	// Calls contains the calls, the newest first. Use contains statistics about them.
+	// Calls contains the calls, newest first. Use contains statistics about them.
 	Calls []ObservedCall
 	Use   Use
 }
@@ -60,23 +60,23 @@ type ObservedTool struct {
 type Proposal struct {
 	// Document is the text of the document.
 	Document []byte
-	// Allowed is how many observed calls the document allows. Refused is how many it does not allow; most of them need
-	// an approval.
+	// Allowed is the number of observed calls that the document allows. Refused is the number of observed calls that it
+	// does not allow. Most of these need an approval.
 	Allowed, Refused int
 }
 
 // Propose derives a policy document for a server from the observed calls to its tools. The document has rules for the
 // tools that were called, if the server still lists them and a document can name them. For tools that are safe enough,
-// a rule allows the observed calls and bounds the arguments. For the other tools, a rule requires approval. Everything
-// else is denied.
+// a rule allows the observed calls and limits the arguments. For the other tools, a rule requires approval. All other
+// calls are denied.
 //
-// Whatever was observed, a tool needs approval if [Suggest] requires approval for it, or if its definition was not
-// accepted. A tool also needs approval if an argument has no bound, unless the tool reads and has a low risk. The
-// parameter home is the path of a home folder, or empty. A folder that contains this home folder is never the bound for
-// a path.
+// A tool needs approval if [Suggest] requires approval for it, or if its definition was not accepted. It also needs
+// approval if no limit can be derived for an argument, unless the tool only reads and has a low risk. The parameter
+// home is the path of a home folder, or empty. The limit for a path argument is never a folder that contains this home
+// folder.
 //
-// Propose checks that the document allows all observed calls to the allowed tools, and returns an error if it does not.
-// It also returns an error if a document can't name the server.
+// Propose checks that the document allows all observed calls to the tools that it allows, and returns an error
+// otherwise. It also returns an error if a document can't name the server.
 func Propose(server string, tools []ObservedTool, home string) (*Proposal, error) {
 	rules := make([]proposedRule, len(tools))
 	for i := range tools {
@@ -135,16 +135,16 @@ func (c *ObservedCall) forBounds() propose.Call {
 // proposedRule is the proposed rule for a tool.
 type proposedRule struct {
 	allows bool
-	// why says why the tool needs approval. It is empty if the tool needs none.
+	// why is the reason why the tool needs approval. It is empty if the tool needs none.
 	why string
 	// strict is true if the arguments must satisfy the tool's input schema.
 	strict bool
 	bounds []propose.Bound
-	// notes contains comments about the rule, except for those about its bounds.
+	// notes contains comments about the rule, except for comments about its bounds.
 	notes []string
 }
 
-// proposeRule derives the rule for a tool, or says why there is none.
+// proposeRule returns the proposed rule for a tool.
 func proposeRule(t *ObservedTool, home string) proposedRule {
 	switch {
 	case !advice.NamesTool(t.Name):
@@ -178,8 +178,8 @@ func readsWithLowRisk(c *policyv1.Classification) bool {
 	return c.GetCategory() == mcpv1.Category_CATEGORY_READ && c.GetRisk() == policyv1.Risk_RISK_LOW
 }
 
-// strictFor reports whether the rule for a tool can have `forward: strict` and still allow all observed calls. If not,
-// it also returns the reason.
+// strictFor reports whether the rule for a tool can contain `forward: strict` and still allow all observed calls. If
+// not, it also returns the reason.
 func strictFor(t *ObservedTool, calls []propose.Call) (strict bool, note string) {
 	const not = "forward: strict is left out: "
 	if slices.ContainsFunc(t.Calls, func(c ObservedCall) bool { return !bytes.Equal(c.Definition, t.Digest) }) {
@@ -234,7 +234,7 @@ default: deny
 	return out.Bytes()
 }
 
-// write writes the entry for a tool, with comments about the calls on which the entry is based.
+// write writes the entry for a tool, with comments about the calls from which the entry was derived.
 func (r *proposedRule) write(out *bytes.Buffer, t *ObservedTool) {
 	comment := func(format string, args ...any) {
 		fmt.Fprintf(out, "  # %s\n", safetext.Line(fmt.Sprintf(format, args...)))
@@ -265,12 +265,12 @@ func (r *proposedRule) write(out *bytes.Buffer, t *ObservedTool) {
 	fmt.Fprintf(out, "    rate_limit: {max: %d, window: 60}\n", max(minProposedLimit, 2*t.Use.Busiest))
 }
 
-// approvalReason returns the reason for requiring approval. The model and people see this reason.
+// approvalReason returns the reason for the approval, which the model and people see.
 func approvalReason(c *policyv1.Classification, why string) string {
 	return cmp.Or(advice.ApprovalReason(c), why)
 }
 
-// yamlText returns a YAML scalar on one line for a text of printable ASCII characters.
+// yamlText returns a single-line YAML scalar for a text of printable ASCII characters.
 func yamlText(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", "''") + "'"
 }

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// rescanInterval is how often the documents are read. Changes are detected by comparing the content, so that all
-	// kinds of changes are found, such as overwritten files, atomic renames, and changed links in a Kubernetes
+	// rescanInterval is the interval at which the documents are read. Changes are detected by comparing the content. This
+	// detects all kinds of changes, such as overwritten files, atomic renames, and changed links in a Kubernetes
 	// ConfigMap.
 	rescanInterval = 500 * time.Millisecond
-	// maxRejected limits how many findings are stored about documents that can't be used, because each watcher receives
-	// the findings with every heartbeat.
+	// maxRejected limits the number of findings that are kept about documents that can't be used. Each watcher receives
+	// these findings with every heartbeat.
 	maxRejected = 100
 )
 
-// fingerprint identifies the documents that were read, or the error that occurred meanwhile.
+// fingerprint identifies the documents that were read, or the error from reading them.
 type fingerprint [sha256.Size]byte
 
-// watch reads the documents at regular intervals and activates them when they change, until ctx is cancelled. If the
+// watch reads the documents at regular intervals until ctx is cancelled, and activates them when they change. If the
 // new documents can't be used, the old set stays active. A change counts only if two consecutive scans have read the
 // same documents. Otherwise a partly written file, or a mix of old and new files, could become a policy that the
 // operator did not write.
 //
-// If the policies are in the store, watch reads only the holders of the configuration's tokens.
+// If the policies are in the store, watch reads only the tokens in the configuration.
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
@@ -64,8 +64,7 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 }
 
-// fingerprintOf returns the fingerprint of documents, including their paths, or of the error that occurred when they
-// were read.
+// fingerprintOf returns the fingerprint of documents and their paths, or of the error from reading the documents.
 func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	h := sha256.New()
 	for _, d := range documents {
@@ -77,8 +76,7 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// replace activates documents, or records why they can't be used. err is the error that occurred when the documents
-// were read, or nil.
+// replace activates documents, or records why they can't be used. err is the error from reading the documents, or nil.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
 	var set *engine.Set
 	var warnings strictyaml.Errors
@@ -120,12 +118,12 @@ func (s *Service) warn(ctx context.Context) {
 	}
 }
 
-// later returns now if it is later than the time of the previous activation. Otherwise, for example because the clock
-// was set back, it returns the time 1 ns after the previous activation, so that the times of activations always
-// increase.
-func later(now, before time.Time) time.Time {
-	if now.UnixNano() > before.UnixNano() {
+// later returns the time now if it is later than the time previous, which is the time of the previous activation.
+// Otherwise, for example because the clock was set back, it returns the time 1 ns after previous. Therefore activation
+// times always increase.
+func later(now, previous time.Time) time.Time {
+	if now.UnixNano() > previous.UnixNano() {
 		return now
 	}
-	return before.Add(1)
+	return previous.Add(1)
 }

@@ -7,16 +7,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// peopleScan is the state between the scans of the configuration's tokens.
+// peopleScan is the state between two scans of the tokens in the configuration.
 type peopleScan struct {
 	last People
 	// problem is the error that was logged last.
 	problem string
 }
 
-// rescan reads the holders of the configuration's tokens. If they have changed, and two consecutive scans have read the
-// same holders, the service uses them from now on. Two scans are needed because a file may be partly written. If the
-// holders can't be read, the old ones stay in use. rescan reports whether the service uses new holders.
+// rescan reads the tokens in the configuration. If their holders have changed, and two consecutive scans have read the
+// same holders, the service starts to use the new holders. Two scans are needed because a file may be partly written.
+// If the tokens can't be read, the old holders stay in use. rescan reports whether it replaced the holders.
 func (s *Service) rescan(ctx context.Context, scan *peopleScan) bool {
 	if s.deps.Reload == nil {
 		return false

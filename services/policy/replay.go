@@ -16,12 +16,12 @@ import (
 
 // These constants limit a replay.
 const (
-	// maxReplays limits how many replays may be open at the same time. Each person may have one.
+	// maxReplays limits how many replays can be open at the same time. Each person can have only one.
 	maxReplays = 4
-	// maxReplayTime limits how long a replay may take. maxReplayIdle limits how long the client may wait before it
-	// sends the next message.
+	// maxReplayTime limits the duration of a replay. maxReplayIdle limits how long the client can take to send the next
+	// message.
 	maxReplayTime, maxReplayIdle = time.Hour, 2 * time.Minute
-	// maxReplayPart limits the size of a response, in bytes. Further results are put in the next response.
+	// maxReplayPart limits the size of a response in bytes. Further results are put in the next response.
 	maxReplayPart = 1 << 20
 )
 
@@ -32,9 +32,8 @@ var (
 
 type replayStream = grpc.BidiStreamingServer[policyv1.ReplayDecisionsRequest, policyv1.ReplayDecisionsResponse]
 
-// ReplayDecisions implements policyv1.PolicyServiceServer. While the stream is open, it holds one of replaySlots, and
-// while a message is processed, it also holds one of lintSlots. Therefore a slow client does not delay the work of
-// other people.
+// ReplayDecisions implements policyv1.PolicyServiceServer. It holds one of replaySlots while the stream is open. It
+// also holds one of lintSlots while it processes a message. Therefore a slow client does not delay other people's work.
 func (s *Service) ReplayDecisions(stream replayStream) error {
 	ctx := stream.Context()
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
@@ -64,8 +63,8 @@ type receivedReplay struct {
 	err error
 }
 
-// receiveReplay receives the messages of a stream in a goroutine, until the stream ends or ctx is done. The handler of
-// the stream does not wait for this goroutine, because Recv may return only after the handler has returned.
+// receiveReplay receives the messages of a stream in a goroutine until the stream ends or ctx is done. The stream's
+// handler must not wait for this goroutine, because Recv may return only after the handler has returned.
 func receiveReplay(ctx context.Context, stream replayStream) <-chan receivedReplay {
 	out := make(chan receivedReplay)
 	go func() {
@@ -99,7 +98,7 @@ func nextReplay(ctx context.Context, messages <-chan receivedReplay) (*policyv1.
 }
 
 // beginReplay receives the first message, which is the head of the replay. It compiles the documents in the message and
-// sends the response. If the documents can't be used, it returns nil.
+// sends the response. If the documents can't be used, it returns a nil replayer.
 func (s *Service) beginReplay(ctx context.Context, stream replayStream, messages <-chan receivedReplay) (*replayer, error) {
 	req, err := nextReplay(ctx, messages)
 	switch {
@@ -152,8 +151,8 @@ func (s *Service) compileDraft(ctx context.Context, documents []*policyv1.Docume
 	return set, nil, nil
 }
 
-// replayNext waits for records, evaluates them and sends the results. If the client has sent all records, it returns
-// [io.EOF].
+// replayNext waits for records, evaluates them and sends the results. After the client has sent all records, replayNext
+// returns [io.EOF].
 func (s *Service) replayNext(ctx context.Context, stream replayStream, messages <-chan receivedReplay, r *replayer) error {
 	req, err := nextReplay(ctx, messages)
 	switch {

@@ -7,13 +7,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// currentGroups contains the current groups of the holders of valid tokens. They are needed because the journal does
-// not record groups.
+// currentGroups contains the current groups of the holders of valid tokens. A replay uses these groups because the
+// journal does not record groups.
 type currentGroups struct {
 	byName   map[string]*identityv1.Token
 	byHolder map[holder][]string
-	// differing contains the holders whose groups are ambiguous, because they have several tokens with different
-	// groups.
+	// differing contains the holders that have several tokens with different groups. Their groups are ambiguous.
 	differing map[holder]bool
 }
 
@@ -34,8 +33,8 @@ func newCurrentGroups(tokens []*identityv1.TokenRecord) *currentGroups {
 	return out
 }
 
-// set sets the groups of a recorded caller and of the principals in its delegation chain. It reports whether all these
-// groups are known.
+// set sets the groups of a recorded caller and of the principals in its delegation chain. It reports whether the groups
+// of all these principals are known.
 func (g *currentGroups) set(s *engine.Subject, recorded *identityv1.Principal) bool {
 	known := g.setOne(&s.Caller, recorded)
 	for i, p := range recorded.GetChain() {

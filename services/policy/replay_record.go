@@ -17,25 +17,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxReplayed limits how many decisions a replay caches, and maxReplayedBytes limits their total size, in bytes.
+// maxReplayed limits the number of cached decisions in a replay. maxReplayedBytes limits their total size in bytes.
 const maxReplayed, maxReplayedBytes = 10_000, 16 << 20
 
-// A replayer makes the decisions on recorded calls again, with other documents. It is not safe for concurrent use.
+// A replayer makes new decisions on recorded calls with other documents. It is not safe for concurrent use.
 type replayer struct {
 	set       *engine.Set
 	readsTime bool
 	servers   map[string]*catalog.Server
 	settings  func(server string) catalog.Settings
 	groups    *currentGroups
-	// The field decided caches the results. The key for a call contains all values of the call that the documents can
-	// read.
+	// decided caches the results. The key contains all values of a call that the documents can read.
 	decided *lru.Cache[string, decidedReplay]
 
 	same, different, unknown int64
 	others                   map[commonv1.Code]int64
 }
 
-// decidedReplay is the result for all calls with the same values, as far as the documents can read them.
+// decidedReplay is the result for all calls that the documents can't distinguish.
 type decidedReplay struct {
 	engine.Replay
 
@@ -53,12 +52,12 @@ func (s *Service) newReplayer(set *engine.Set, active *activeSet) *replayer {
 	}
 }
 
-// replayResults contains the results for a batch of records. Calls have a result in common if their recorded decisions
-// are the same and the documents can't distinguish them.
+// replayResults contains the results for a batch of records. Calls share a result if their recorded decisions are the
+// same and the documents can't distinguish the calls.
 type replayResults struct {
 	flips   []*policyv1.Flip
 	unknown []*policyv1.UnknownReplay
-	// count contains a function for each result that the batch already has. The function adds calls to the result.
+	// count contains a function for each result in the batch. The function adds calls to this result.
 	count map[string]func(calls int64)
 }
 
@@ -66,8 +65,8 @@ func newReplayResults() *replayResults {
 	return &replayResults{count: make(map[string]func(int64))}
 }
 
-// replay makes the decision on a recorded call again and adds the result to the given results. If the principal in the
-// record is not valid, replay returns an error.
+// replay decides a recorded call again and adds the result to the given results. If the principal in the record is not
+// valid, replay returns an error.
 func (r *replayer) replay(rec *policyv1.RecordedDecision, to *replayResults) error {
 	if !decidedByRules(rec.GetDecision()) {
 		r.others[rec.GetDecision().GetCode()] += rec.GetCount()
@@ -154,8 +153,8 @@ func callOnly(c *policyv1.Call) *policyv1.Call {
 	return &policyv1.Call{Method: c.GetMethod(), Server: c.GetServer(), Name: c.GetName(), Ref: c.GetRef()}
 }
 
-// keyOf returns a string that contains the values of a recorded call that the documents can read. If two calls have the
-// same values, their strings are equal.
+// keyOf returns a string that contains the values of a recorded call that the documents can read. The strings are equal
+// if the values are equal.
 func (r *replayer) keyOf(rec *policyv1.RecordedDecision) (string, error) {
 	key := &policyv1.RecordedDecision{Call: proto.CloneOf(rec.GetCall()), Subject: rec.GetSubject()}
 	if key.ArgumentsKnown = rec.GetArgumentsKnown() && r.set.ReadsArguments(); !key.GetArgumentsKnown() {
@@ -175,7 +174,7 @@ func (r *replayer) decide(rec *policyv1.RecordedDecision) (decidedReplay, error)
 	if err != nil {
 		return decidedReplay{}, err
 	}
-	// The journal shortens names, except for the names of tools for which rules made a decision.
+	// The journal shortens names, but not the names of tools for which a rule made the decision.
 	unknown := engine.UnknownName | engine.UnknownArguments
 	if !r.groups.set(&subject, rec.GetSubject()) {
 		unknown |= engine.UnknownGroups
@@ -204,9 +203,9 @@ func timeOf(at *timestamppb.Timestamp) time.Time {
 	return at.AsTime()
 }
 
-// facts returns the current facts about a tool. It treats the definition as accepted, because a replay concerns
-// documents and not the catalog. If the record has no definition, facts uses the same definition as ExplainCall. It
-// returns false if the catalog does not contain the recorded definition.
+// facts returns the current facts about a tool. It treats every definition as accepted, because a replay is about
+// documents and not about the catalog. If the record has no definition, facts uses the same definition as ExplainCall.
+// It returns false if the catalog does not contain the recorded definition.
 func (r *replayer) facts(server, tool string, digest []byte) (facts engine.Facts, known bool) {
 	s := r.servers[server]
 	if s == nil {
@@ -224,7 +223,7 @@ func (r *replayer) facts(server, tool string, digest []byte) (facts engine.Facts
 	return facts, true
 }
 
-// totals returns how many calls were evaluated so far, by result.
+// totals returns the number of calls that have been evaluated so far, by result.
 func (r *replayer) totals() *policyv1.ReplayTotals {
 	out := &policyv1.ReplayTotals{Same: r.same, Different: r.different, Unknown: r.unknown}
 	for _, code := range slices.SortedFunc(maps.Keys(r.others), func(a, b commonv1.Code) int {
@@ -235,23 +234,23 @@ func (r *replayer) totals() *policyv1.ReplayTotals {
 	return out
 }
 
-// ruleCodes contains the codes of refusals by rules and defaults.
+// ruleCodes contains the codes of decisions in which a rule or a default refuses the call.
 var ruleCodes = []commonv1.Code{
 	commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED, commonv1.Code_CODE_TYPE_ERROR,
 	commonv1.Code_CODE_SCOPE_MISSING,
 }
 
-// decidedByRules reports whether rules or defaults made a recorded decision. Otherwise the call was refused because of
-// a limit, a stop or a quarantine, for example. The code for a hidden tool is the same as for a tool that does not
-// exist, but only the decision on a hidden tool contains a rule.
+// decidedByRules reports whether a recorded decision was made by rules or defaults. Other decisions refuse the call
+// because of, for example, a limit, a stop or a quarantine. A hidden tool and a nonexistent tool have the same code,
+// but only the decision on a hidden tool contains a rule.
 func decidedByRules(d *policyv1.Decision) bool {
 	return d.GetEffect() == policyv1.Effect_EFFECT_ALLOW || d.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL ||
 		slices.Contains(ruleCodes, d.GetCode()) || d.GetCode() == commonv1.Code_CODE_TOOL_UNKNOWN && d.GetRule() != nil
 }
 
-// recordedVerdict returns the parts of a recorded decision that are needed for the comparison and the result. It
-// includes the decision that would have been made if everything had been enforced, but only if rules or defaults would
-// have made it. For example, it omits this decision if a limit would have been exceeded.
+// recordedVerdict returns the parts of a recorded decision that are needed for the comparison and the result. In
+// observe mode, they include the decision that would have been enforced, but only if rules or defaults made that
+// decision. For example, it is omitted if a limit would have been exceeded.
 func recordedVerdict(d *policyv1.Decision) *policyv1.Decision {
 	out := &policyv1.Decision{Effect: d.GetEffect(), Code: d.GetCode(), Rule: d.GetRule(), Hidden: d.GetHidden()}
 	would := d.GetObserved()
@@ -262,18 +261,18 @@ func recordedVerdict(d *policyv1.Decision) *policyv1.Decision {
 	return out
 }
 
-// enforcedEffect returns the effect that a decision would have had if everything had been enforced.
+// enforcedEffect returns the effect that a decision would have had without observe mode.
 func enforcedEffect(d *policyv1.Decision) policyv1.Effect {
 	return cmp.Or(d.GetObserved().GetEffect(), d.GetEffect())
 }
 
-// permission returns a number that is greater for more permissive effects. It is the greatest if the call is allowed.
+// permission returns a number that is greater for more permissive effects.
 func permission(e policyv1.Effect) int {
 	return slices.Index([]policyv1.Effect{policyv1.Effect_EFFECT_DENY, policyv1.Effect_EFFECT_REQUIRE_APPROVAL, policyv1.Effect_EFFECT_ALLOW}, e)
 }
 
-// compareReplayed compares a recorded decision with the decision that the documents make. It compares their effects,
-// and also the effects that they would have if everything were enforced.
+// compareReplayed compares a recorded decision with the new decision. It compares both their actual effects and the
+// effects that they would have without observe mode.
 func compareReplayed(before *policyv1.Decision, after *engine.Decision) (kind policyv1.FlipKind, differs bool) {
 	done := permission(effects[after.Effect]) - permission(before.GetEffect())
 	would := permission(effects[after.Enforced()]) - permission(enforcedEffect(before))

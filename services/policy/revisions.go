@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// defaultRevisionPage is the number of revisions on a page if a request does not specify it.
+// defaultRevisionPage is the number of revisions on a page if a request does not specify one.
 const defaultRevisionPage = 100
 
-// describeStored adds information about the stored revision from which the set was compiled. If the documents come from
-// files, it adds nothing.
+// describeStored adds information about the stored revision from which the set was compiled. It adds nothing if the
+// documents come from files.
 func (a *activeSet) describeStored(out *policyv1.Revision) {
 	if a.stored == nil {
 		return
@@ -28,7 +28,6 @@ func (a *activeSet) describeStored(out *policyv1.Revision) {
 	}
 }
 
-// packStored sets the fields of out for a revision in the store.
 func packStored(out *policyv1.Revision, r *store.Revision) {
 	out.DocumentsId, out.Number, out.Author, out.Comment, out.Stored = r.ID, r.Number, r.Author, r.Reason, true
 	out.Activated = timestamppb.New(r.Activated)
@@ -37,8 +36,8 @@ func packStored(out *policyv1.Revision, r *store.Revision) {
 	}
 }
 
-// GetRevision implements policyv1.PolicyServiceServer. If the revision is the active one, GetRevision waits until no
-// decisions are made with older revisions any more.
+// GetRevision implements policyv1.PolicyServiceServer. For the active revision, it waits until no decisions are made
+// with older revisions.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	caller := authn.CallerOf(ctx)
 	if !mayReadDocuments(caller) {
@@ -67,8 +66,8 @@ type foundRevision struct {
 	documents []*policyv1.Document
 }
 
-// findRevision returns the revision with the given id, which may be shortened to its first digits. If the id is empty,
-// it returns the active revision.
+// findRevision returns the revision whose id starts with the given digits. If the given id is empty, it returns the
+// active revision.
 func (s *Service) findRevision(ctx context.Context, id string) (*foundRevision, error) {
 	set := s.active.Load()
 	switch {
@@ -142,8 +141,8 @@ func (s *Service) ListRevisions(ctx context.Context, req *policyv1.ListRevisions
 	return resp, nil
 }
 
-// parseRevisionPage parses a page token. The page contains revisions whose numbers are smaller than the result. For the
-// first page, the result is 0.
+// parseRevisionPage parses a page token. All revisions on the page have smaller numbers than the result. For the first
+// page, the result is 0.
 func parseRevisionPage(token string) (int64, error) {
 	if token == "" {
 		return 0, nil

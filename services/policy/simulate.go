@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// SimulateCall implements policyv1.PolicyServiceServer. Only people of the tenant "default" may use it. Other people
-// could find out what the catalog contains by sending their own documents.
+// SimulateCall implements policyv1.PolicyServiceServer. Only people of the tenant "default" may use it, because other
+// people could send their own documents to find out what the catalog contains.
 func (s *Service) SimulateCall(ctx context.Context, req *policyv1.SimulateCallRequest) (*policyv1.SimulateCallResponse, error) {
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
 		return nil, toStatus(errOtherTenant)

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// maxDecisionAge is how long after a gateway has requested a decision the call may start at the latest. The
-	// documentation of DecideCall promises this.
+	// maxDecisionAge is the maximum time between the request for a decision and the start of the call. The documentation
+	// of DecideCall promises this limit.
 	maxDecisionAge = time.Second
 	// beginMargin is added to maxDecisionAge, because clocks do not run at exactly the same rate, and because a call
 	// takes some time to reach its server.
@@ -113,7 +113,6 @@ func (s *Service) ListStops(ctx context.Context, req *policyv1.ListStopsRequest)
 	return resp, nil
 }
 
-// storeError returns the error for a request that failed because of the store.
 func storeError(what string, err error) error {
 	if errors.Is(err, store.ErrStopsFull) {
 		return err
@@ -122,7 +121,7 @@ func storeError(what string, err error) error {
 }
 
 // selectorFor returns the selector in a request to stop or resume calls. Operators outside the tenant "default" may
-// only select calls of their own tenant, so selectorFor restricts their selectors to this tenant.
+// select only calls of their own tenant, so selectorFor restricts their selectors to this tenant.
 func selectorFor(caller *authn.Caller, in *policyv1.StopSelector) (engine.Selector, error) {
 	out := engine.Selector{Agent: in.GetAgent(), Server: in.GetServer(), Tenant: in.GetTenant()}
 	if in.GetAll() == (out != engine.Selector{}) {
@@ -154,8 +153,8 @@ func packStop(stop store.Stop, caller *authn.Caller) *policyv1.Stop {
 	return out
 }
 
-// readStops reads the stops in force from the store and publishes them, if the store has changed since they were last
-// read. It must not be called concurrently.
+// readStops reads the stops that are in force from the store and publishes them, if the store has changed since the
+// last read of the stops. It must not be called concurrently.
 func (s *Service) readStops(ctx context.Context) error {
 	if s.version == s.stopsRead && s.version != 0 {
 		return nil
@@ -169,8 +168,8 @@ func (s *Service) readStops(ctx context.Context) error {
 	return nil
 }
 
-// publishStops puts the stops that were in force at a version of the store into the active set, unless the set already
-// has the stops of this version or a newer one.
+// publishStops puts the stops that were in force at a store version into the active set. It does nothing if the set
+// already has the stops of this version or a newer one.
 func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -191,11 +190,11 @@ func (s *Service) publishStops(ctx context.Context, all store.StopSet) {
 	}
 }
 
-// waitForCalls waits until calls start only because of decisions that were made with the given set or a newer one. The
-// parameter began is the time when the given set became active.
+// waitForCalls waits until no more calls can start on the basis of a decision that was made with an older set. began is
+// the time when the given set became active.
 func (s *Service) waitForCalls(ctx context.Context, set *activeSet, began time.Time) error {
 	until := began.Add(maxDecisionAge + beginMargin)
-	if s.cfg.Source != sqlstore.SQLite { // other processes make decisions with older sets for a part of maxPeerDelay
+	if s.cfg.Source != sqlstore.SQLite { // after a change, other processes may use older sets for up to maxReadAge
 		until = began.Add(maxPeerDelay - epochlease.MaxDuration + maxDecisionAge + beginMargin)
 	}
 	if err := s.waitForReplicas(ctx, set); err != nil {

@@ -24,7 +24,7 @@ const maxRevisionRead = 5 * time.Second
 // errNotLoaded means that the store has a newer revision than the active one, and that this revision could not be read.
 var errNotLoaded = errors.New("a newer policy revision could not be read from the store, so calls are refused until it can be")
 
-// errDamaged means that stored documents are not the ones that were applied.
+// errDamaged means that stored documents are not the documents that were applied.
 var errDamaged = errors.New("the documents of this policy revision in the store are damaged: apply documents again")
 
 // documentsID returns the id of documents, which is the SHA-256 digest of their paths and texts in hexadecimal. The
@@ -45,13 +45,13 @@ func sortDocuments(documents []*policyv1.Document) []*policyv1.Document {
 	})
 }
 
-// packDocuments returns documents as the store contains them.
+// packDocuments encodes documents for the store.
 func packDocuments(documents []*policyv1.Document) ([]byte, error) {
 	return proto.MarshalOptions{Deterministic: true}.Marshal(&policyv1.GetRevisionResponse{Documents: documents})
 }
 
-// storedDocuments reads the documents with the given id from the store, and returns an error if they do not match this
-// id.
+// storedDocuments reads the documents with the given id from the store. It returns an error if the documents do not
+// match the id.
 func (s *Service) storedDocuments(ctx context.Context, id string) ([]*policyv1.Document, error) {
 	raw, err := s.store.DocumentsOf(ctx, id)
 	if err != nil {
@@ -64,7 +64,6 @@ func (s *Service) storedDocuments(ctx context.Context, id string) ([]*policyv1.D
 	return out.GetDocuments(), nil
 }
 
-// compiledDocuments are documents that are ready to become active.
 type compiledDocuments struct {
 	set       *engine.Set
 	documents []*policyv1.Document
@@ -73,8 +72,8 @@ type compiledDocuments struct {
 	rejected []*policyv1.Finding
 }
 
-// refuseAll returns a set that denies every call with the given reason, even calls to servers in observe mode, because
-// there is no policy whose decisions could be recorded.
+// refuseAll returns a set that denies every call with the given reason. This includes calls to servers in observe mode,
+// because there is no policy whose decisions could be recorded.
 func (s *Service) refuseAll(reason string) (*compiledDocuments, error) {
 	document := &policyv1.Document{Path: "no-policy.yaml", Text: fmt.Sprintf(`version: 1
 name: no-policy
@@ -126,7 +125,7 @@ func (s *Service) refuseBroken(ctx context.Context, rev *store.Revision, err err
 	return out, nil
 }
 
-// loadStored reads the active revision from the store into the given set, which becomes the first set of the service.
+// loadStored reads the active revision from the store into the given set, which is the service's first set.
 func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	rev, err := s.store.ActiveRevision(ctx)
 	if err != nil {
@@ -141,23 +140,23 @@ func (s *Service) loadStored(ctx context.Context, set *activeSet) error {
 	return nil
 }
 
-// use sets the documents of the active set and everything that was compiled from them.
+// use replaces the documents in the set, and everything that was compiled from the documents.
 func (a *activeSet) use(rev *store.Revision, from *compiledDocuments) {
 	a.stored, a.Set, a.documents, a.warnings, a.rejected = rev, from.set, from.documents, from.warnings, from.rejected
 }
 
 // loadingRevision is a revision that is being read and compiled.
 type loadingRevision struct {
-	// done is closed when this has finished.
+	// done is closed when reading and compiling has ended.
 	done chan struct{}
-	// err is the error with which this has failed, or nil if the revision is active. It must be read only after done
+	// err is the error from reading and compiling, or nil if the revision became active. It must be read only after done
 	// was closed.
 	err error
 }
 
-// waitForLoading waits while a newer revision of the store is being read, so that no decision is made with an older
-// one. If the newer revision can't be read, it returns [errNotLoaded]. If ctx is done before, it returns the error of
-// ctx.
+// waitForLoading waits while a newer revision is being read from the store, so that no decision is made with an older
+// one. If the newer revision can't be read, waitForLoading returns [errNotLoaded]. If ctx is done first, it returns the
+// error of ctx.
 func (s *Service) waitForLoading(ctx context.Context) error {
 	loading := s.loading.Load()
 	if loading == nil {
@@ -171,8 +170,8 @@ func (s *Service) waitForLoading(ctx context.Context) error {
 	}
 }
 
-// readRevision activates the revision that is active in the store, if another process has applied it. It must not be
-// called concurrently.
+// readRevision activates the active revision in the store if another process has applied it. It must not be called
+// concurrently.
 func (s *Service) readRevision(ctx context.Context) error {
 	if !s.cfg.Stored {
 		return nil

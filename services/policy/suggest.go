@@ -14,10 +14,9 @@ import (
 
 // Use contains statistics about the calls to a tool.
 type Use struct {
-	// Calls is how many calls were sent, and Callers is how many principals sent them.
+	// Calls is the number of calls that were sent. Callers is the number of principals that sent them.
 	Calls, Callers int
-	// Busiest is the greatest number of calls that one session sent in a minute, including the calls of agents that
-	// belong to the session.
+	// Busiest is the greatest number of calls in one session in one minute. Calls by the session's agents are included.
 	Busiest int
 	// Last is when the last call was sent.
 	Last time.Time
@@ -26,12 +25,13 @@ type Use struct {
 // Suggest returns a draft of a policy document for a server, which a person must read. It derives the document from the
 // classifications of the server's tools.
 //
-// Every tool has an entry, with a comment that quotes the most important words of the tool's definition. The entry
-// requires approval if [advice.Rule] does, for example if the risk is critical. Calls to tools that have no entry are
-// denied.
+// Every tool has an entry, with a comment that quotes the most important words in the tool's definition. The entry
+// requires approval if [advice.Rule] requires it, for example because the risk is critical. Calls to tools without an
+// entry are denied.
 //
-// The parameter used contains the use of the tools by name, or nil if it is unknown.  If it is known, the limits in
-// entries allow this use, and the entries of tools that were not called are commented out.
+// used contains statistics about the calls to each tool, by name. It is nil if they are unknown. If they are known, the
+// limits in the entries allow as many calls as were made, and the entries of tools that were not called are commented
+// out.
 //
 // Suggest returns an error if a document can't name the server.
 func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
@@ -83,7 +83,7 @@ default: deny
 	return out.Bytes()
 }
 
-// evidenceNote returns the text of a comment with the most important evidence for the tool's category.
+// evidenceNote returns the text of a comment that contains the most important evidence for the tool's category.
 func evidenceNote(t ClassifiedTool) string {
 	for _, e := range t.GetEvidence() {
 		if e.GetCategory() == t.GetCategory() {

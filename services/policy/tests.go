@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// CountTests returns how many tests the documents have together. If the documents can't be used, it returns 0.
+// CountTests returns the total number of tests in the documents. If the documents can't be used, it returns 0.
 func CountTests(documents []*policyv1.Document) int {
 	set, err := document.ParseSet(filesOf(documents), nil, time.Now())
 	if err != nil {
@@ -22,8 +22,8 @@ func CountTests(documents []*policyv1.Document) int {
 // Schema returns the JSON Schema for policy documents, which is meant for editors.
 func Schema() []byte { return document.Schema() }
 
-// RunTests runs the tests in documents that are to be active together. If f is not nil, it uses this configuration in
-// the same way as [LintFor]. RunTests returns an error only if ctx is done.
+// RunTests runs the tests in documents that would be active together. If f is not nil, RunTests uses this configuration
+// in the same way as [LintFor]. RunTests returns an error only if ctx is done.
 func RunTests(ctx context.Context, f *config.File, documents []*policyv1.Document) (*policyv1.TestDocumentsResponse, error) {
 	if f == nil {
 		return runTests(ctx, baseConfig(new(config.Default())), documents, nil)
@@ -32,8 +32,8 @@ func RunTests(ctx context.Context, f *config.File, documents []*policyv1.Documen
 	return runTests(ctx, cfg, documents, cfg.approvers(cfg.OwnerMayApprove))
 }
 
-// TestDocuments implements policyv1.PolicyServiceServer. As LintDocuments does, it checks the approvers only for
-// operators of the installation.
+// TestDocuments implements policyv1.PolicyServiceServer. Like LintDocuments, it checks the approvers only for operators
+// of the installation.
 func (s *Service) TestDocuments(ctx context.Context, req *policyv1.TestDocumentsRequest) (*policyv1.TestDocumentsResponse, error) {
 	done, err := s.lintSlots.Acquire(ctx, callerOwner(ctx))
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// maxExported limits how many tokens a message of ExportTokens contains.
+// maxExported is the maximum number of tokens in one message of ExportTokens.
 const maxExported = 200
 
-// refusesToken returns the decision that refuses a call if the caller's token was revoked or has expired, and nil
-// otherwise. The check is needed because a gateway that was suspended may not know yet that the token is not valid any
-// more.
+// refusesToken returns a decision that refuses the call if the caller's token was revoked or has expired. Otherwise it
+// returns nil. The check is needed because a gateway that was suspended might not have learned yet that the token is no
+// longer valid.
 func (s *Service) refusesToken(set *activeSet, caller *identityv1.Principal) *policyv1.Decision {
 	if caller.GetTokenId() == "" || !s.deps.Tokens.HasEnded(caller.GetTokenId()) {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// withheldFinding returns the finding that callers outside the tenant "default" see instead of the findings about the
+// withheldFinding returns the finding that callers outside the tenant "default" see instead of the findings about
 // policy documents.
 func withheldFinding() *policyv1.Finding {
 	return &policyv1.Finding{
@@ -21,14 +21,14 @@ func withheldFinding() *policyv1.Finding {
 }
 
 // mayReadDocuments reports whether a caller may read the policy documents and the findings about them. Callers of the
-// tenant "default" may do so, because the documents belong to the installation, and also services that call on their
-// own behalf.
+// tenant "default" may read them, because the documents belong to the installation. Services that call on their own
+// behalf may also read them.
 func mayReadDocuments(caller *authn.Caller) bool {
 	return caller != nil && (caller.Tenant() == homeTenant || caller.Person == nil && caller.Principal == nil)
 }
 
-// describe returns a message about the active policy for a caller. Suggestions in findings contain the names of people
-// of all tenants. Therefore only operators of the installation and services see them.
+// describe returns a message about the active policy for a caller. Only operators of the installation and services see
+// the suggestions in findings, because suggestions contain names of people of all tenants.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
@@ -55,8 +55,8 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// WatchRevision implements policyv1.PolicyServiceServer. Services get a new revision at once. People get it only when
-// no decisions are made with older revisions any more.
+// WatchRevision implements policyv1.PolicyServiceServer. Services get a new revision immediately. People get it only
+// after no decisions are made with older revisions.
 func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
 	caller := authn.CallerOf(stream.Context())
 	tick := time.NewTicker(heartbeatInterval)

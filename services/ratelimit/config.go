@@ -8,8 +8,8 @@ import (
 
 // Config configures the rate limit service.
 type Config struct {
-	// MaxBuckets is the maximum number of buckets in use at the same time. It must be at least 1. Reservations that need
-	// more buckets are refused. One principal may create at most a 20th of MaxBuckets.
+	// MaxBuckets is the maximum number of buckets in use at the same time. It must be at least 1. A reservation is refused
+	// if it needs more buckets than that. One principal may create at most a 20th of MaxBuckets.
 	MaxBuckets int
 	// MaxReservations is the maximum number of reservations at the same time. It must be at least 1. Further reservations
 	// are refused.

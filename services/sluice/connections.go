@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Connections counts the open connections to a mesh, so that a mesh that was started on demand knows when it is idle.
-// The zero value is ready to use. A nil *Connections counts nothing. All methods are safe for concurrent use.
+// Connections counts the open connections to a mesh. A mesh that was started on demand uses it to detect that it is
+// idle. The zero value is ready to use. A nil *Connections counts nothing. All methods are safe for concurrent use.
 type Connections struct {
 	mu   sync.Mutex
 	open int
 	last time.Time
 }
 
-// IdleSince returns the time at which the last connection was closed, or the time of Begin if there was no connection
-// yet. The second result is false while a connection is open. It is also false before both Begin and the first
-// connection.
+// IdleSince returns the time when the last connection was closed, or the time of Begin if there has been no connection.
+// The second result is false while a connection is open. It is also false if neither Begin was called nor a connection
+// was opened.
 func (c *Connections) IdleSince() (since time.Time, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,7 +33,7 @@ func (c *Connections) add(n int) {
 	c.last = time.Now()
 }
 
-// Count wraps a listener so that its connections are counted. If c is nil, Count returns the listener unchanged.
+// Count wraps a listener to count its connections. If c is nil, Count returns the listener unchanged.
 func (c *Connections) Count(lis net.Listener) net.Listener {
 	if c == nil {
 		return lis

@@ -1,5 +1,5 @@
 // Package sluice runs all services of the mesh in one process. The services use the same handlers, interceptors and
-// status codes as in separate processes. Pipes connect the services instead of a network.
+// status codes as in separate processes. They are connected by pipes instead of a network.
 package sluice
 
 import (
@@ -40,10 +40,10 @@ const readyPoll = 10 * time.Millisecond
 // Options configures a mesh.
 type Options struct {
 	File *config.File
-	// Embedded lists the names of the configured servers that this process serves itself. The identity of such a server
-	// does not depend on its address, because the address may be different after a restart.
+	// Embedded lists the configured servers that this process itself serves. The identity of such a server does not depend
+	// on its address, because the address may change at a restart.
 	Embedded []string
-	// Env returns the values of environment variables. It is used to resolve secrets.
+	// Env returns the values of environment variables, which are used to resolve secrets.
 	Env config.Env
 	// Reload reads the configuration again. See [app.Process].
 	Reload  func() (*config.File, error)
@@ -61,7 +61,8 @@ type Mesh struct {
 	tel    *telemetry.Telemetry
 	server *rpc.Server
 	tokens *authn.Tokens
-	// services contains all mesh services, including the gateway. Each service comes after the services that it needs.
+	// services contains all mesh services, including the gateway. Each service comes after the services that it depends
+	// on.
 	services []rpc.Service
 	gateway  *gateway.Service
 	grpc     net.Listener
@@ -112,8 +113,8 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	return nil
 }
 
-// listenerTLS returns the TLS configuration of the gRPC listener, or nil if the configuration has no TLS. Without TLS,
-// the listener must be on a loopback address, which the validation of the configuration ensures.
+// listenerTLS returns the TLS configuration of the gRPC listener, or nil if the configuration has no TLS. The
+// validation of the configuration ensures that a listener without TLS is on a loopback address.
 func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	if f.TLS.Dir == "" {
 		return nil, nil //nolint:nilnil // nil means plaintext
@@ -161,8 +162,8 @@ func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 	return m.server.Add(role, svc)
 }
 
-// conns returns a function that a service with the given role calls to connect to another service. One server runs all
-// services, so the function always returns the same connection.
+// conns returns a function with which a service with the given role connects to other services. The function always
+// returns the same connection, because one server runs all services.
 func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterface, error) {
 	one := sync.OnceValues(func() (grpc.ClientConnInterface, error) { return m.conn(role) })
 	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
@@ -188,8 +189,8 @@ func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 // Sandboxes maps the name of each stdio server to the restrictions that the kernel enforces for the server.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
-// ObservedPolicy returns the first 100 parts of the active policy that are not enforced but only recorded (mode:
-// observe). It also returns the total number of such parts.
+// ObservedPolicy returns the first 100 parts of the active policy in observe mode (mode: observe), in which decisions
+// are recorded but not enforced. It also returns the total number of such parts.
 func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
 	for _, svc := range m.services {
 		if p, ok := svc.(*policy.Service); ok {
@@ -199,8 +200,8 @@ func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
 	return nil, 0
 }
 
-// WatchPending calls the given function whenever there are calls that wait for a person and that were not reported yet.
-// See [approval.Service.WatchPending].
+// WatchPending calls report whenever there are calls that wait for a person and were not reported yet. See
+// [approval.Service.WatchPending].
 func (m *Mesh) WatchPending(ctx context.Context, report func(approval.Pending)) {
 	for _, svc := range m.services {
 		if a, ok := svc.(*approval.Service); ok {
@@ -216,8 +217,8 @@ func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }
 // GRPC returns the address at which all services serve gRPC.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
 
-// Run serves requests until ctx is done. It then stops the gateway, which waits for calls in flight. After that, it
-// stops the other services, which these calls need.
+// Run serves requests until ctx is done. Then it stops the gateway, which waits for calls in flight. Afterwards, it
+// stops the other services, because calls in flight need them.
 func (m *Mesh) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group, edge := errgroup.WithContext(ctx)
@@ -238,7 +239,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 }
 
 // Busy describes work for which the process must continue to run, such as approvals that wait for a person. It returns
-// an empty string if there is no such work.
+// "" if there is no such work.
 func (m *Mesh) Busy(ctx context.Context) (string, error) {
 	for _, svc := range m.services {
 		if busier, ok := svc.(app.Busier); ok {
@@ -250,8 +251,8 @@ func (m *Mesh) Busy(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// WaitReady waits until every service is ready. If ctx is done first, WaitReady returns an error with the reasons why
-// services are not ready.
+// WaitReady waits until every service is ready. If ctx is done first, it returns an error with the reasons why services
+// are not ready.
 func (m *Mesh) WaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()

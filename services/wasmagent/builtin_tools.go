@@ -17,7 +17,11 @@ import (
 // CallTool implements wasmagentv1.AgentServiceServer. The request's field tool_name selects the tool. CallTool refuses
 // an input that contains an unknown field.
 func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest) (*wasmagentv1.CallToolResponse, error) {
-	a, err := s.findAgent(ctx, req.GetAgentId())
+	find := s.findAgentToUse
+	if tool := req.GetToolName(); tool == wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE || tool == wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES {
+		find = s.findAgent
+	}
+	a, err := find(ctx, req.GetAgentId())
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,7 @@ import (
 
 var (
 	errAgentUnknown         = errors.New("there is no such agent")
+	errPersonDiffers        = errors.New("the agent uses the connections to servers of")
 	errAgentsFull           = fmt.Errorf("the maximum of agents is reached: %d of one caller, %d in all; terminate some, which are removed an hour later", maxAgentsPerPerson, maxAgents)
 	errQuestionsFull        = errors.New("the question to the model can't be asked now")
 	errQuestionTimeout      = errors.New("the model did not answer within the time limit: an operator changes the limit with agents.questions.timeout")
@@ -56,6 +57,7 @@ var errorStatuses = []struct {
 	reason string
 }{
 	{errAgentUnknown, codes.NotFound, "AGENT_UNKNOWN"},
+	{errPersonDiffers, codes.PermissionDenied, "PERSON_DIFFERS"},
 	{agent.ErrTerminated, codes.FailedPrecondition, "AGENT_TERMINATED"},
 	{agent.ErrBusy, codes.Aborted, "AGENT_BUSY"},
 	{agent.ErrStopped, codes.FailedPrecondition, "AGENT_STOPPED"},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -55,7 +56,8 @@ func isOperator(p *identityv1.Principal) bool {
 }
 
 // canSee reports whether p may see the agents that creator has created. This is the case if p is the creator, is in the
-// creator's delegation chain, or is an operator or viewer of the same tenant. A credential that is restricted to some
+// creator's delegation chain, or is an operator or viewer of the same tenant. If an agent uses the connections of a
+// person, only agents that use the same person's connections can see it. A credential that is restricted to some
 // servers does not give access to an agent that may use other servers. A credential that lacks an OAuth scope of the
 // creator does not give access to the agent, because the agent has the creator's scopes.
 func canSee(p, creator *identityv1.Principal) bool {
@@ -67,11 +69,32 @@ func canSee(p, creator *identityv1.Principal) bool {
 	}
 	for _, c := range append([]*identityv1.Principal{creator}, creator.GetChain()...) {
 		if c.GetSubject() == p.GetSubject() && c.GetAgent() == p.GetAgent() {
+			if !canUsePerson(p, creator) {
+				return false
+			}
 			lacks := func(scope string) bool { return !slices.Contains(p.GetScopes(), scope) }
 			return mayUseServersOf(p, creator) && !slices.ContainsFunc(c.GetScopes(), lacks)
 		}
 	}
 	return false
+}
+
+// canUsePerson reports whether p may make an agent of creator use its person's connections to servers. This is the case
+// if p acts for this person, or if the agent has no person. The role of p is ignored.
+func canUsePerson(p, creator *identityv1.Principal) bool {
+	person := principal.ActsFor(creator)
+	return person == (principal.Key{}) || person == principal.ActsFor(p)
+}
+
+// findAgentToUse is like findAgent, but for a caller that makes the agent act or changes what it acts on. If the agent
+// uses the connections of a person, only callers that act for this person may do so, even if they are operators.
+// Otherwise the agent would use the person's accounts for another caller.
+func (s *Service) findAgentToUse(ctx context.Context, id string) (*agent.Agent, error) {
+	a, err := s.findAgent(ctx, id)
+	if err == nil && !canUsePerson(actingPrincipal(ctx), a.Creator) {
+		return nil, toStatus(fmt.Errorf("%w %s: let %[2]s use it, or copy it into an agent of your own with sluice agents fork %s", errPersonDiffers, principal.ActsFor(a.Creator).Subject, id))
+	}
+	return a, err
 }
 
 // mayUseServersOf reports whether the credential of p gives access to all servers that an agent of creator may use.
@@ -245,7 +268,7 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	if caller := actingPrincipal(ctx); isInChain(agent.Subject(caller.GetTenant(), req.GetAgentId()), caller) {
 		return toStatus(errAgentCycle)
 	}
-	a, err := s.findAgent(ctx, req.GetAgentId())
+	a, err := s.findAgentToUse(ctx, req.GetAgentId())
 	if err != nil {
 		return err
 	}

@@ -92,3 +92,43 @@ func TestCanSee_CredentialsWithScopes(t *testing.T) {
 		}
 	}
 }
+
+// An agent that uses the connections of a person is visible to callers that use the connections of the same person, and
+// to operators and viewers, but only her own callers may use it. An agent without a person has no connections.
+func TestCanUsePerson_IsOnlyForCallersOfThePerson(t *testing.T) {
+	t.Parallel()
+	bot := func(person string, chain ...*identityv1.Principal) *identityv1.Principal {
+		return &identityv1.Principal{Tenant: "default", Subject: "bot", Agent: "dev", Owner: "ana", Person: person, Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: chain}
+	}
+	who := func(subject string, role authv1.TokenRole) *identityv1.Principal {
+		return &identityv1.Principal{Tenant: "default", Subject: subject, Role: role}
+	}
+	const operator, viewer = authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_VIEWER
+	sandboxed := bot("ana", bot("ana"))
+	sandboxed.Subject = "agent:default/1"
+	for _, c := range []struct {
+		name           string
+		p, creator     *identityv1.Principal
+		canSee, canUse bool
+	}{
+		{"the same person", bot("ana"), bot("ana"), true, true},
+		{"another person", bot("ben"), bot("ana"), false, false},
+		{"no person", bot(""), bot("ana"), false, false},
+		{"an agent without a person", bot("ana"), bot(""), true, true},
+		{"an agent's agent", bot("ana"), sandboxed, true, true},
+		{"an agent's agent, another person", bot("ben"), sandboxed, false, false},
+		{"the person herself", who("ana", operator), bot("ana"), true, true},
+		{"another operator", who("olga", operator), bot("ana"), true, false},
+		{"a viewer", who("olga", viewer), bot("ana"), true, false},
+		{"another operator, an agent without a person", who("olga", operator), bot(""), true, true},
+		{"the person's own agent", who("ana", operator), who("ana", operator), true, true},
+		{"the person's own agent, another operator", who("olga", operator), who("ana", operator), true, false},
+	} {
+		if got := canSee(c.p, c.creator); got != c.canSee {
+			t.Errorf("%s: can see is %v, want %v", c.name, got, c.canSee)
+		}
+		if got := canUsePerson(c.p, c.creator); got != c.canUse {
+			t.Errorf("%s: can use is %v, want %v", c.name, got, c.canUse)
+		}
+	}
+}

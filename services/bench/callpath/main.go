@@ -34,8 +34,8 @@ const (
 	short  = 7
 )
 
-// leafPackages contains the packages whose functions a reader understands from their names. These packages do not
-// handle calls themselves. For example, they parse messages. Their functions are counted separately.
+// leafPackages contains packages whose functions have names that tell a reader enough. These packages do not handle
+// calls themselves. For example, they parse messages. Their functions are counted separately.
 var leafPackages = map[string]bool{
 	"gateway/internal/jsonrpc": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
 	"gateway/internal/limits": true, "gateway/internal/spans": true, "gateway/internal/bodyreader": true, "internal/redact": true, "gateway/internal/httpclient": true,

@@ -43,8 +43,8 @@ func Env(name string) (string, bool) { return os.LookupEnv(name) }
 func Environ() []string { return os.Environ() }
 
 // repeatedWithin is how long after the first signal further signals are ignored. On Ctrl-C, the terminal sends SIGINT
-// to every process of the command, and the launcher of the npm package forwards its own signal. The program therefore
-// receives two signals.
+// to this program and to the launcher of the npm package, which forwards the signal. This program therefore receives
+// two signals.
 const repeatedWithin = time.Second
 
 // Signals returns a context that is cancelled by SIGINT or SIGTERM. The signal handler is removed a second after the

@@ -34,7 +34,7 @@ type roleConn struct {
 	mu       sync.Mutex
 	conn     *rpc.Conn
 	draining map[*rpc.Conn]*time.Timer
-	// renewal replaces the connection at renewAt. That is the earliest time at which a certificate expires that the other
+	// renewal replaces the connection at renewAt. This is when the first of the certificates expires that the other
 	// service has presented.
 	renewal *time.Timer
 	renewAt time.Time

@@ -17,8 +17,8 @@ const minProcs = 4
 // heap and therefore runs less often. Its pages are never accessed, so they use no memory.
 const spareHeap = 32 << 20
 
-// Tune sets GOMAXPROCS, the memory limit and the garbage collector. It does not override the environment variables
-// GOMAXPROCS, GOMEMLIMIT, AUTOMEMLIMIT and GOGC.
+// Tune adjusts GOMAXPROCS, the memory limit and the pace of the garbage collector. It does not override the environment
+// variables GOMAXPROCS, GOMEMLIMIT, AUTOMEMLIMIT and GOGC.
 //
 // On a machine with few processors, Tune raises GOMAXPROCS during long computations, so that the operating system
 // shares the processors between the goroutines. Go itself preempts a long computation only after 10 ms
@@ -26,8 +26,8 @@ const spareHeap = 32 << 20
 // GOMAXPROCS. A higher value would use up the time early, and the kernel would then throttle the process until the next
 // period.
 //
-// If a container limits memory, Tune sets the Go memory limit to nine tenths of the container's limit. The garbage
-// collector collects a small heap less often (docs/decisions/0030-performance.md).
+// If a container limits memory, Tune sets the Go memory limit to nine tenths of the container's limit. Tune makes the
+// garbage collector run less often while the heap is small (docs/decisions/0030-performance.md).
 func Tune() {
 	_, isSet := Env("GOMAXPROCS")
 	if now := runtime.GOMAXPROCS(0); !isSet && now == runtime.NumCPU() && now < minProcs {

@@ -70,8 +70,8 @@ func (b *BearerToken) Check(ctx context.Context) error {
 	return b.tokens.awaitFresh(ctx, b.currentError)
 }
 
-// currentError returns nil if the token is valid and its principal has not changed. If that is unknown because the set
-// is stale, the error is [ErrTokensStale], or errNotInLastSet if the last confirmed set does not contain the token.
+// currentError returns nil if the token is valid and its principal has not changed. If the set is stale, so that this
+// is unknown, the error is [ErrTokensStale], or errNotInLastSet if the last confirmed set does not contain the token.
 func (b *BearerToken) currentError() error {
 	now, err := b.tokens.lookup(&b.hash)
 	switch {

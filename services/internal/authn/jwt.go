@@ -145,8 +145,8 @@ type keyAnswer struct {
 }
 
 // request returns the digest of an issuer's current keys. If the last request was less than 30 s ago, request uses the
-// answer to that request again. It reports false if the digest is not known, or if the answer is older than 2 s,
-// because the keys should have been received by then. Concurrent calls share one request.
+// answer to that request again. It reports false if the digest is not known. It also reports false if the answer is
+// older than 2 s, because this process should have received the keys by then. Concurrent calls share one request.
 func (k *keyRequests) request(ctx context.Context, issuer string) (digest []byte, ok bool) {
 	k.mu.Lock()
 	last, asked := k.last[issuer]

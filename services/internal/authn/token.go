@@ -128,7 +128,7 @@ type tokenSet struct {
 type token struct {
 	name string
 	// bearer is the result of a lookup of the token. Its Principal is nil if the set lists the token as ended. ended is
-	// the error of a lookup if the token has ended or its holder is blocked. Otherwise ended is nil.
+	// the error that a lookup returns if the token has ended or its holder is blocked. Otherwise ended is nil.
 	bearer BearerToken
 	ended  error
 	// expires is zero if the token never expires. isSession is true if the token is the session of a person.
@@ -382,6 +382,9 @@ func principalOf(t *identityv1.Token) *identityv1.Principal {
 		TokenId:        t.GetName(),
 		TokenCreatedBy: t.GetCreatedBy(),
 		Servers:        t.GetServers(),
+	}
+	if t.GetUsesConnections() {
+		p.Person = t.GetOwner()
 	}
 	if t.GetIssuer() == "" { // a session has no TokenCreated, because a person may sign in to decide on an approval that was requested before
 		p.TokenCreated = t.GetCreated()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -256,4 +257,72 @@ func TestLookupFresh_WaitsForTheFirstSet(t *testing.T) {
 			t.Errorf("an unknown token while the set is stale: %v after %v", err, time.Since(began))
 		}
 	})
+}
+
+// The agent with a token uses the owner's connections only if the token says so. The owner alone gives no such right.
+func TestLookup_PersonIsTheOwnerOfATokenThatUsesConnections(t *testing.T) {
+	t.Parallel()
+	owned := func(tok *identityv1.Token) { tok.Agent, tok.Owner = "dev", "eve" }
+	using := func(tok *identityv1.Token) { tok.Agent, tok.Owner, tok.UsesConnections = "dev", "eve", true }
+	tokens, err := authn.NewTokens([]*identityv1.TokenRecord{record("ana", anasToken, owned), record("bob", bobsToken, using)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for secret, want := range map[string]string{anasToken: "", bobsToken: "eve"} {
+		if p, err := tokens.Lookup(secret); err != nil || p.GetOwner() != "eve" || p.GetPerson() != want {
+			t.Errorf("the principal is %v, %v; want the person %q", p, err, want)
+		}
+	}
+}
+
+// An agent of the mesh that was created with a token loses its person when the token ends, or no longer gives its holder
+// this person. An agent that a person or a JWT has created keeps its person.
+func TestWithCurrentPerson_NeedsTheTokenOfTheCreator(t *testing.T) {
+	t.Parallel()
+	token := func(change ...func(*identityv1.Token)) *identityv1.TokenRecord {
+		return record("bot", bobsToken, append([]func(*identityv1.Token){func(tok *identityv1.Token) {
+			tok.Agent, tok.Owner, tok.UsesConnections = "dev", "ana", true
+		}}, change...)...)
+	}
+	agent := func(id string, chain ...*identityv1.Principal) *identityv1.Principal {
+		return &identityv1.Principal{Tenant: "default", Subject: "agent:default/" + id, Owner: "ana", Person: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: chain}
+	}
+	bot := &identityv1.Principal{Tenant: "default", Subject: "bot", Agent: "dev", Owner: "ana", Person: "ana", TokenId: "bot", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
+	jwt := &identityv1.Principal{Tenant: "default", Subject: "ana", Agent: "dev", Owner: "ana", Person: "ana", Issuer: "corp", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
+	byToken, bySibling := agent("1", bot), agent("2", agent("1"), bot)
+	for name, tt := range map[string]struct {
+		set    *identityv1.TokenSet
+		p      *identityv1.Principal
+		person string
+	}{
+		"the token gives the person":           {&identityv1.TokenSet{Tokens: []*identityv1.TokenRecord{token()}}, byToken, "ana"},
+		"also to an agent's agent":             {&identityv1.TokenSet{Tokens: []*identityv1.TokenRecord{token()}}, bySibling, "ana"},
+		"the token was revoked":                {&identityv1.TokenSet{Ended: []*identityv1.EndedToken{endedToken("bot", bobsToken, true)}}, byToken, ""},
+		"the token was revoked, agent's agent": {&identityv1.TokenSet{Ended: []*identityv1.EndedToken{endedToken("bot", bobsToken, true)}}, bySibling, ""},
+		"the token is unknown":                 {&identityv1.TokenSet{}, byToken, ""},
+		"the token uses no connections":        {&identityv1.TokenSet{Tokens: []*identityv1.TokenRecord{token(func(tok *identityv1.Token) { tok.UsesConnections = false })}}, byToken, ""},
+		"the token has another owner":          {&identityv1.TokenSet{Tokens: []*identityv1.TokenRecord{token(func(tok *identityv1.Token) { tok.Owner = "ben" })}}, byToken, ""},
+		"the token has another subject":        {&identityv1.TokenSet{Tokens: []*identityv1.TokenRecord{token(func(tok *identityv1.Token) { tok.Subject = "bot2" })}}, byToken, ""},
+		"a person has created the agent":       {&identityv1.TokenSet{}, agent("1"), "ana"},
+		"a JWT has created the agent":          {&identityv1.TokenSet{}, agent("1", jwt), "ana"},
+		"no agent of the mesh":                 {&identityv1.TokenSet{}, bot, "ana"},
+	} {
+		tokens := new(authn.Tokens)
+		if err := tokens.Update(tt.set); err != nil {
+			t.Fatal(err)
+		}
+		before := proto.CloneOf(tt.p)
+		got := tokens.WithCurrentPerson(tt.p)
+		for _, one := range append([]*identityv1.Principal{got}, got.GetChain()...) {
+			if one.GetPerson() != tt.person && (tt.person == "" || one.GetPerson() != "ana") {
+				t.Errorf("%s: %v, want the person %q", name, got, tt.person)
+			}
+		}
+		if !proto.Equal(before, tt.p) {
+			t.Errorf("%s: the principal was modified", name)
+		}
+	}
+	if got := new(authn.Tokens).WithCurrentPerson(byToken); got.GetPerson() != "" {
+		t.Errorf("before a set was received: %v", got)
+	}
 }

@@ -45,6 +45,13 @@ func TestBind_MatchesDigestsInContract(t *testing.T) {
 	if got := hex.EncodeToString(d[:]); err != nil || params != "" || got != "8a2f1857c1a1348d7548e835fb6840abb63ba8c2d83fa01ee526b59bb82937ad" {
 		t.Errorf("a call without params: %s, %q, %v", got, params, err)
 	}
+	d, _, err = binding.Bind(
+		&identityv1.Principal{Tenant: "default", Subject: "ana", Person: "corp/ana"},
+		&approvalv1.BoundCall{ServerIdentity: "http https://api.example.com/mcp", Call: &policyv1.Call{Server: "github", Name: "list_issues"}},
+	)
+	if got := hex.EncodeToString(d[:]); err != nil || got != "cfcb8e019f7547ce00f0e818073aa16913941d4996e59e37c4396f8c3b12dfaf" {
+		t.Errorf("a call with a person's account: %s, %v", got, err)
+	}
 	if got := digest(t, nil); got != "df03ec2670fdd1d03b41e6428f7ba222e462d48837ccf50e793f453f217a6ca9" {
 		t.Errorf("a call with all fields: %s", got)
 	}
@@ -87,6 +94,10 @@ func TestBind_DigestChangesWithCall(t *testing.T) {
 		"subject":                 func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Subject = "other" },
 		"agent":                   func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Agent = "" },
 		"a border between fields": func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Subject, p.Agent = "agent:acme/7d", "ev" },
+		"person":                  func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Person = "ana" },
+		"another person":          func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Person = "ben" },
+		"person in the chain":     func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Chain[0].Person = "ana" },
+		"person and chain":        func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Person, p.Chain[0].Person = "ana", "ana" },
 		"chain":                   func(p *identityv1.Principal, _ *approvalv1.BoundCall) { p.Chain = nil },
 		"server":                  func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.Call.Server = "pay2" },
 		"identity":                func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.ServerIdentity += " " },

@@ -9,10 +9,16 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// format is the version of the list of fields that a digest covers. It is the first of these fields.
-const format = "sluice-approval-1"
+// format and personFormat are versions of the list of fields that a digest covers. The version is the first of these
+// fields. personFormat is used if the caller or a principal in its delegation chain has a person. All other calls use
+// format, which versions without persons also use.
+const (
+	format       = "sluice-approval-1"
+	personFormat = "sluice-approval-2"
+)
 
 // defaultMethod is the method of a call that does not specify a method.
 const defaultMethod = "tools/call"
@@ -34,10 +40,15 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 	if err != nil {
 		return Digest{}, "", fmt.Errorf("read params: %w", err)
 	}
-	fields := append([]string{format}, principalFields(p)...)
+	hasPerson := principal.HasPerson(p)
+	fields := []string{format}
+	if hasPerson {
+		fields[0] = personFormat
+	}
+	fields = appendPrincipal(fields, p, hasPerson)
 	fields = append(fields, strconv.Itoa(len(p.GetChain())))
 	for _, of := range p.GetChain() {
-		fields = append(fields, principalFields(of)...)
+		fields = appendPrincipal(fields, of, hasPerson)
 	}
 	fields = append(fields, call.GetCall().GetServer(), call.GetServerIdentity(), methodOf(call), call.GetCall().GetName(),
 		string(call.GetCall().GetDefinitionDigest()), text)
@@ -74,6 +85,10 @@ func methodOf(call *approvalv1.BoundCall) string {
 	return defaultMethod
 }
 
-func principalFields(p *identityv1.Principal) []string {
-	return []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
+func appendPrincipal(fields []string, p *identityv1.Principal, withPerson bool) []string {
+	fields = append(fields, p.GetTenant(), p.GetSubject(), p.GetAgent())
+	if withPerson {
+		fields = append(fields, p.GetPerson())
+	}
+	return fields
 }

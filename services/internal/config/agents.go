@@ -4,7 +4,7 @@ import "time"
 
 // Agents configures the mesh's own agents.
 type Agents struct {
-	// Workers is the maximum number of processes that run agents: 1 to 64. A process has 768 MiB, or more if
+	// Workers is the maximum number of processes that run agents: 1 to 64. A process may use 768 MiB, or more if
 	// `turns.places` is above 18.
 	Workers int `yaml:"workers"`
 	// Turns limits the turns of agents, for each worker. A turn that waits for a model, a tool or people does not use a

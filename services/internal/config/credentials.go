@@ -3,6 +3,7 @@ package config
 import (
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -32,7 +33,19 @@ type ServerOAuth struct {
 	// Resource is `omit` if the authorization server refuses the parameter `resource` (RFC 8707), as Microsoft Entra ID
 	// does for some servers.
 	Resource string `yaml:"resource"`
+	// Prompt says what the authorization server asks the person who signs in (OpenID Connect Core, section 3.1.2.1):
+	// `consent`, `login`, `select_account`, or `omit` if the authorization server does not accept the parameter. Empty
+	// means `consent` with `as: person` or the scope `offline_access`, and otherwise `omit`.
+	Prompt string `yaml:"prompt"`
 }
+
+// These are values of [ServerOAuth.Prompt].
+const (
+	PromptConsent       = "consent"
+	PromptLogin         = "login"
+	PromptSelectAccount = "select_account"
+	PromptOmit          = "omit"
+)
 
 // These are the values of [Credentials.As].
 const (
@@ -98,5 +111,8 @@ func (o *ServerOAuth) check(p *problems, path string) {
 	}
 	if o.Resource != "" && o.Resource != "omit" {
 		p.addf(path+".resource", "%q is not omit", o.Resource)
+	}
+	if o.Prompt != "" && !slices.Contains([]string{PromptConsent, PromptLogin, PromptSelectAccount, PromptOmit}, o.Prompt) {
+		p.addf(path+".prompt", "%q is not consent, login, select_account or omit", o.Prompt)
 	}
 }

@@ -14,7 +14,7 @@ stores: {identity_key: "${plain:KEY}"}
 servers:
   wiki:
     http: {url: https://wiki.example.com/mcp}
-    credentials: {as: shared, oauth: {client_id: c, client_secret: "${env:SECRET}", scopes: [read], issuer: https://login.example.com, resource: omit}}
+    credentials: {as: shared, oauth: {client_id: c, client_secret: "${env:SECRET}", scopes: [read], issuer: https://login.example.com, resource: omit, prompt: select_account}}
   plain:
     http: {url: "http://127.0.0.1:8080/mcp"}
     credentials: {as: shared, oauth: {}}
@@ -25,7 +25,7 @@ servers:
     http: {url: https://other.example.com/mcp}
 `)
 	got := f.Servers["wiki"].Credentials
-	if got.As != "shared" || got.OAuth.ClientID != "c" || got.OAuth.Scopes[0] != "read" || got.OAuth.Issuer != "https://login.example.com" || got.OAuth.Resource != "omit" {
+	if got.As != "shared" || got.OAuth.ClientID != "c" || got.OAuth.Scopes[0] != "read" || got.OAuth.Issuer != "https://login.example.com" || got.OAuth.Resource != "omit" || got.OAuth.Prompt != "select_account" {
 		t.Errorf("the credentials are %+v, %+v", got, got.OAuth)
 	}
 	if f.Servers["other"].Credentials != nil {
@@ -52,6 +52,7 @@ func TestCredentials_ProblemsNameTheKey(t *testing.T) {
 		https + `, credentials: {as: shared, oauth: {scopes: ["a b"]}}`:                                                                 "is not a scope",
 		https + ", credentials: {as: shared, oauth: {issuer: http://login.example.com}}":                                                "is not https",
 		https + ", credentials: {as: shared, oauth: {resource: x}}":                                                                     "is not omit",
+		https + ", credentials: {as: shared, oauth: {prompt: none}}":                                                                    `"none" is not consent, login, select_account or omit`,
 		"stdio: {command: [wiki]}, credentials: {as: shared, oauth: {}}":                                                                "only for servers over HTTP",
 		"http: {url: http://wiki.example.com/mcp}, credentials: {as: shared, oauth: {}}":                                                "without TLS",
 		"http: {url: https://a:b@wiki.example.com/mcp}, credentials: {as: shared, oauth: {}}":                                           "user name",

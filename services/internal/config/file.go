@@ -38,8 +38,8 @@ type File struct {
 	PublicURL string `yaml:"public_url"`
 	// Auth says how callers are identified.
 	Auth Auth `yaml:"auth"`
-	// Groups maps the name of a group (1 to 128 bytes) to subjects. They have these groups in addition to those of their
-	// tokens, at most 256 in total.
+	// Groups maps the name of a group (1 to 128 bytes) to subjects. A subject belongs to these groups in addition to the
+	// groups of its token, at most 256 in total.
 	Groups map[string][]string `yaml:"groups"`
 	// TLS configures mutual TLS between services that run in separate processes.
 	TLS TLS `yaml:"tls"`
@@ -129,8 +129,8 @@ type ListenTLS struct {
 
 // TLS configures mutual TLS between services that run in separate processes.
 type TLS struct {
-	// Dir is a directory with `ca.pem`, and the service's `ROLE.pem` and `ROLE-key.pem`. `sluice setup` creates one for
-	// each role, and `sluice certs` one for all roles.
+	// Dir is a directory with `ca.pem`, and the service's `ROLE.pem` and `ROLE-key.pem`. `sluice setup` creates such a
+	// directory for each role, and `sluice certs` creates one for all roles.
 	Dir string `yaml:"dir"`
 }
 
@@ -168,8 +168,8 @@ type RecordedArguments struct {
 	// Retention is the maximum age of recorded arguments: 1 h to 90 days. They may be removed earlier, by up to 1/24 of
 	// this time.
 	Retention time.Duration `yaml:"retention"`
-	// MiB is the maximum size of recorded arguments, in MiB: 16 to 1,048,576. Beyond it, the oldest of the person who uses
-	// the most space are removed.
+	// MiB is the maximum size of recorded arguments, in MiB: 16 to 1,048,576. When the limit is exceeded, the oldest
+	// recorded arguments of the person who uses the most space are removed.
 	MiB int `yaml:"mib"`
 }
 
@@ -205,13 +205,13 @@ type Stores struct {
 	// Policy is the database of the tool catalog, stops and applied policies: `sqlite` in the data directory, or the URL
 	// of a PostgreSQL database.
 	Policy Secret `yaml:"policy"`
-	// PolicyMaxAge is how long the last data are used while PostgreSQL is unavailable: 5 s to 1 h. Then every call is
-	// refused.
+	// PolicyMaxAge is how long the last data are used while PostgreSQL is unavailable: 5 s to 1 h. After that, every call
+	// is refused.
 	PolicyMaxAge time.Duration `yaml:"policy_max_age"`
 	// Identity is the database of created tokens, as for `policy`.
 	Identity Secret `yaml:"identity"`
-	// IdentityMaxAge is how long tokens are confirmed while PostgreSQL is unavailable: 5 s to 1 h. Then no token is
-	// accepted. Until then, a replica without the database does not know of revocations.
+	// IdentityMaxAge is how long tokens are confirmed while PostgreSQL is unavailable: 5 s to 1 h. After that, no token is
+	// accepted. Until then, a replica without the database does not learn of revocations.
 	IdentityMaxAge time.Duration `yaml:"identity_max_age"`
 	// IdentityKey encrypts the tokens with which the mesh calls servers (`servers.NAME.credentials`): 64 hexadecimal
 	// digits, the same for all replicas. With `sqlite`, it may be absent: then the identity service creates a key file in

@@ -24,7 +24,7 @@ type Issuer struct {
 	Issuer string `yaml:"issuer"`
 	// KeySet is the URL of the issuer's keys (JWK Set). Empty means the URL in the issuer's metadata.
 	KeySet string `yaml:"key_set"`
-	// CA is a PEM file of the issuer's certificate authorities. Empty means those of the system.
+	// CA is a PEM file of the issuer's certificate authorities. Empty means the system's certificate authorities.
 	CA string `yaml:"ca"`
 	// Audiences lists values of `aud` that give access to all servers, such as the GUID of an application, in addition to
 	// `public_url` with `/mcp`. `/mcp/NAME` gives access to one server.
@@ -39,8 +39,8 @@ type Issuer struct {
 	// Subject is a template of the caller's subject, with claims as JSON Pointers in braces. Empty means `NAME/{/sub}`
 	// with the issuer's name.
 	Subject string `yaml:"subject"`
-	// Realm is the same for issuers that identify the same people. Issuers of one tenant whose subjects do not begin with
-	// their own names must have the same realm.
+	// Realm is a name that issuers share if they identify the same people. Issuers of one tenant whose subjects do not
+	// begin with their own names must have the same realm.
 	Realm string `yaml:"realm"`
 	// Groups selects the claim that lists the caller's groups.
 	Groups *IssuerGroups `yaml:"groups"`

@@ -80,8 +80,8 @@ func (f *File) applyEnv(source *strictyaml.Source, env Env) (*File, error) {
 // variables maps the path of a key to the environment variable that has set the key.
 type variables map[string]string
 
-// locate adds a position to each problem: the variable that set the key, or otherwise the line of the file. If there is
-// no file, the problem stays unchanged.
+// locate adds a position to each problem: the variable that set the key, or the line of the file if no variable set it.
+// If there is no file, the problem stays unchanged.
 func (v variables) locate(problems []Problem, source *strictyaml.Source) error {
 	errs := make([]error, len(problems))
 	for i, p := range problems {

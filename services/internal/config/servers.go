@@ -35,8 +35,8 @@ type Server struct {
 	// Mode is `enforce` or `observe`. With `observe`, calls that policy would refuse or hold are allowed until `until`,
 	// and recorded with that decision.
 	Mode string `yaml:"mode"`
-	// Until is the end of `mode: observe`: a time, or the beginning of a date in UTC, at most 30 days after the start of
-	// the program.
+	// Until is when `mode: observe` ends: a time, or a date, which means its beginning in UTC. It is at most 30 days after
+	// the start of the program.
 	Until observe.Until `yaml:"until"`
 
 	// host is the client whose own tools this server represents. It is empty for an MCP server. Only `hooks` adds
@@ -111,10 +111,10 @@ type StdioServer struct {
 	// Recycle is the number of tool calls after which a process is replaced: at most 1,000,000, or `0` for never.
 	Recycle int `yaml:"recycle"`
 	// Processes is the maximum number of processes: 1 to 10,000. A principal and the agents that it created may use a
-	// quarter, and all principals of one person half.
+	// quarter of them. All principals of one person may use half.
 	Processes int `yaml:"processes"`
-	// Start is the maximum time until a process responds to `initialize`: 1 s to 30 m. With `0s`, it is 60 s, and up to 10
-	// m while the process writes to standard error at least every 30 s.
+	// Start is how long a process may take to respond to `initialize`: 1 s to 30 m. The value `0s` means 60 s, extended to
+	// at most 10 m as long as the process writes to standard error at least every 30 s.
 	Start time.Duration `yaml:"start"`
 	// Install is `once` or `each_start`, for a server that npx or `npm exec` starts. With `once`, the gateway installs the
 	// package. With `each_start`, npx or npm does so at each start.
@@ -138,8 +138,8 @@ type StdioLimits struct {
 
 // StdioSandbox configures the sandbox of a program.
 type StdioSandbox struct {
-	// Mode is `auto`, `required` or `off`. With `auto`, the gateway uses namespaces, or otherwise Landlock, or otherwise
-	// no sandbox. With `required`, it does not start unless everything is enforced.
+	// Mode is `auto`, `required` or `off`. With `auto`, the gateway uses namespaces. If they are not available, it uses
+	// Landlock, or else no sandbox. With `required`, it does not start unless everything is enforced.
 	Mode string `yaml:"mode"`
 	// Read lists hidden files and directories that the program may read: policy documents, sockets, and directories of
 	// other servers below `DATA/gateway/servers`.

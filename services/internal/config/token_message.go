@@ -12,7 +12,7 @@ import (
 func (f *File) TokenMessage(t Token) *identityv1.Token {
 	return &identityv1.Token{
 		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: f.GroupsOf(t),
-		Servers: slices.Compact(slices.Sorted(slices.Values(t.Servers))),
-		Role:    authv1.TokenRole(authv1.TokenRole_value["TOKEN_ROLE_"+strings.ToUpper(t.Role)]), Configured: true,
+		Servers: slices.Compact(slices.Sorted(slices.Values(t.Servers))), UsesConnections: t.Role == "agent" && t.Owner != "",
+		Role: authv1.TokenRole(authv1.TokenRole_value["TOKEN_ROLE_"+strings.ToUpper(t.Role)]), Configured: true,
 	}
 }

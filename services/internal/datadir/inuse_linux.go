@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// InUse reports whether another process uses a directory. That is so if the process's working directory, its program or
-// one of its open files is in the directory. It is also so if an argument of the process's command is a path in the
-// directory. For processes of other users, InUse checks only the arguments.
+// InUse reports whether another process uses a directory. A process uses the directory if its working directory, its
+// program or one of its open files is in the directory, or if an argument of its command is a path in the directory.
+// For processes of other users, InUse checks only the arguments.
 func InUse(dir string) bool {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real

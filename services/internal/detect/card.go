@@ -3,8 +3,8 @@ package detect
 // The number of a payment card has 12 to 19 digits (ISO/IEC 7812-1).
 const minCardDigits, maxCardDigits = 12, 19
 
-// A cardScheme is a range of prefixes of card numbers, from low to high, with the minimum and maximum length of these
-// numbers. low and high have the same number of digits.
+// A cardScheme describes card numbers whose prefix is in the range from low to high, and whose length is in the given
+// range. low and high have the same number of digits.
 type cardScheme struct {
 	low, high            string
 	minDigits, maxDigits int
@@ -51,8 +51,8 @@ func findCards(text string) (found []span) {
 	return found
 }
 
-// wholeGroups omits the first or the last group if that group is part of a word. It also omits the first group if that
-// group is the fraction of a decimal number.
+// wholeGroups omits the first group, the last group or both if they are parts of words. It also omits the first group
+// if that group is the fraction of a decimal number.
 func wholeGroups(text string, groups []span) []span {
 	first, last := groups[0].start, groups[len(groups)-1].end
 	if isInWord(text, first-1) || at(text, first-1) == '.' && isDigit(at(text, first-2)) {

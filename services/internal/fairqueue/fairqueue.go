@@ -17,7 +17,7 @@ import (
 const (
 	// maxWaiting limits how many pieces of work of one owner can wait.
 	maxWaiting = 1024
-	// An owner need not rest after a time slice that took at most maxShortSlice. A rest takes at most maxRest.
+	// An owner rests only after a time slice that took longer than maxShortSlice. A rest takes at most maxRest.
 	maxShortSlice, maxRest = time.Millisecond, time.Second
 )
 

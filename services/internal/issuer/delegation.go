@@ -90,7 +90,7 @@ func (i *issuer) setActors(claims object, p *identityv1.Principal, t *trace) *Re
 // setActor changes the principal of a person to that of an actor who acts for the person. The subject is different for
 // each issuer, actor and person, because the name of the issuer and the escaped `sub` of the actor contain no `/`.
 func (i *issuer) setActor(p *identityv1.Principal, a actor) *Refusal {
-	p.Owner, p.Actor, p.Agent = p.GetSubject(), a.subject, a.agent
+	p.Owner, p.Person, p.Actor, p.Agent = p.GetSubject(), p.GetSubject(), a.subject, a.agent
 	p.Subject = principal.Delegate + i.name + "/" + url.PathEscape(a.sub) + "/" + p.GetOwner()
 	if len(p.GetSubject()) > maxSubject {
 		return refuse(WrongClaim, "the subject of an agent that acts for a person has %d bytes, more than %d", len(p.GetSubject()), maxSubject)

@@ -35,7 +35,7 @@ func act(names ...string) object {
 // delegated returns the principal of an actor who acts for corp/ana.
 func delegated(name string, chain ...*identityv1.Principal) *identityv1.Principal {
 	return &identityv1.Principal{
-		Tenant: "default", Subject: "act:corp/" + name + "/corp/ana", Agent: name, Owner: "corp/ana", Actor: "corp/" + name,
+		Tenant: "default", Subject: "act:corp/" + name + "/corp/ana", Agent: name, Owner: "corp/ana", Person: "corp/ana", Actor: "corp/" + name,
 		Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Issuer: "corp", Chain: chain,
 	}
 }
@@ -81,7 +81,7 @@ func TestDelegation_ActorsHaveTheGroupsAndScopesOfThePerson(t *testing.T) {
 	}
 	want := func(agent, actor string, groups ...string) *identityv1.Principal {
 		return &identityv1.Principal{
-			Tenant: "default", Subject: "act:corp/" + actor + "/corp/ana", Agent: agent, Owner: "corp/ana", Actor: "corp/" + actor, Groups: groups,
+			Tenant: "default", Subject: "act:corp/" + actor + "/corp/ana", Agent: agent, Owner: "corp/ana", Person: "corp/ana", Actor: "corp/" + actor, Groups: groups,
 			Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Issuer: "corp", Client: "c1", Scopes: []string{"mcp"}, Servers: []string{"github"},
 		}
 	}

@@ -186,7 +186,7 @@ func (i *issuer) setTenant(claims object, p *identityv1.Principal, t *trace) *Re
 	return nil
 }
 
-// setSubject sets the subject and the owner. A subject with the claim /email needs an email address that the issuer has
+// setSubject sets the subject, the owner, and the person, who is the owner, because the issuer names her. A subject with the claim /email needs an email address that the issuer has
 // verified, because people could otherwise enter the address of another person.
 func (i *issuer) setSubject(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	var refusal *Refusal
@@ -197,6 +197,7 @@ func (i *issuer) setSubject(claims object, p *identityv1.Principal, t *trace) *R
 		if p.Owner, refusal = i.owner.execute(claims); refusal != nil {
 			return refusal
 		}
+		p.Person = p.GetOwner()
 	}
 	if verified, _ := claims["email_verified"].(bool); !verified && (i.subject.uses("/email") || i.owner.uses("/email")) {
 		return refuse(WrongClaim, "the token's claim /email is not verified: its claim /email_verified is not true")

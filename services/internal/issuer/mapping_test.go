@@ -101,6 +101,9 @@ func TestMapping_OfProviders(t *testing.T) {
 		if got != test.want {
 			t.Errorf("%s: the principal is\n%s, want\n%s", test.name, got, test.want)
 		}
+		if p.GetPerson() != p.GetOwner() { // the issuer names the owner
+			t.Errorf("%s: the person is %q, and the owner %q", test.name, p.GetPerson(), p.GetOwner())
+		}
 	}
 }
 

@@ -94,7 +94,7 @@ func (j *Journal) checkChain(c *chain) error {
 			continue
 		}
 		records := r.report.Records
-		if sum = (tally{}); c.usage.most > 0 {
+		if sum = (tally{}); c.usage.limit > 0 {
 			r.visit = count
 		}
 		if err := r.read(s); err != nil {
@@ -108,7 +108,7 @@ func (j *Journal) checkChain(c *chain) error {
 			now.Segments++
 			now.Records += r.report.Records - records
 		})
-		if c.usage.most > 0 {
+		if c.usage.limit > 0 {
 			c.setTally(s.first, sum)
 		}
 		if !j.pause(time.Since(begin)) {

@@ -27,7 +27,7 @@ const (
 type Retention struct {
 	// Bytes is the maximum size of the chain. It must be at least twice the size of a segment.
 	Bytes int64
-	// Age is how old the newest record of a segment can get before the segment is removed. It must be above 0.
+	// Age is the age of a segment's newest record at which the segment is removed. It must be above 0.
 	Age time.Duration
 }
 

@@ -185,6 +185,7 @@ func (w *lineWriter) principal(p *Principal) {
 	w.text("subject", p.Subject)
 	w.text("agent", p.Agent)
 	w.text("owner", p.Owner)
+	w.text("person", p.Person)
 	w.text("token_id", p.TokenID)
 	w.text("issuer", p.Issuer)
 	w.text("client", p.Client)

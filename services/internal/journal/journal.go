@@ -179,7 +179,7 @@ func (j *Journal) Refusal(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindRefusal, rec)
 }
 
-// Passed records how many messages that need no rule, for example pings, a principal has sent. The record is written to
+// Passed records how many messages without a rule, for example pings, a principal has sent. The record is written to
 // the chain of refusals, so it never displaces calls. Passed returns the same errors as Refusal.
 func (j *Journal) Passed(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindPassed, rec)
@@ -197,7 +197,7 @@ func (j *Journal) record(ctx context.Context, c *chain, kind Kind, rec *Record) 
 	if kind == KindOutcome {
 		e.rec.ResultClass = cmp.Or(rec.ResultClass, ResultUnknown)
 	}
-	if c.usage.most > 0 {
+	if c.usage.limit > 0 {
 		e.accounts = appendAccounts(e.accounts[:0], rec)
 	}
 	if err := encodeBody(&e.body, &e.rec); err != nil {

@@ -149,15 +149,15 @@ func RefusalSize(rec *Record) int {
 
 // shortenTexts shortens strings that a caller might have made long, so that the record of a refusal is always small.
 func shortenTexts(rec *Record) {
-	most := maxText
+	limit := maxText
 	if rec.Kind == KindRefusal {
-		most = maxRefusedText
+		limit = maxRefusedText
 	}
 	for _, text := range [...]*string{
-		&rec.DecisionID, &rec.TraceID, &rec.Tenant, &rec.Subject, &rec.Agent, &rec.Owner, &rec.TokenID, &rec.Issuer, &rec.Client,
+		&rec.DecisionID, &rec.TraceID, &rec.Tenant, &rec.Subject, &rec.Agent, &rec.Owner, &rec.Person, &rec.TokenID, &rec.Issuer, &rec.Client,
 		&rec.Session, &rec.Run, &rec.Server, &rec.Method, &rec.Tool, &rec.Code, &rec.Message, &rec.Peer,
 	} {
-		*text = shorten(*text, most)
+		*text = shorten(*text, limit)
 	}
 	if len(rec.Votes) > 0 {
 		rec.Votes = slices.Clone(rec.Votes) // copied, because the caller's votes must not be modified
@@ -167,14 +167,13 @@ func shortenTexts(rec *Record) {
 	}
 }
 
-// shorten truncates text to at most the given number of bytes, measured after JSON escaping. A truncated string ends in
-// "…".
-func shorten(text string, most int) string {
-	if len(text) <= most/maxWritten {
+// shorten truncates text to at most limit bytes, measured after JSON escaping. A truncated string ends in "…".
+func shorten(text string, limit int) string {
+	if len(text) <= limit/maxWritten {
 		return text
 	}
 	for at, r := range text {
-		if most -= writtenLen(r); most < 0 {
+		if limit -= writtenLen(r); limit < 0 {
 			return text[:at] + "…"
 		}
 	}

@@ -45,7 +45,7 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 	}
 	key := c.sealKey
 	good, lines, err := walk(data, &c.pos, func(rec *Record, at link, size int) {
-		if c.usage.most > 0 {
+		if c.usage.limit > 0 {
 			c.usage.charge(appendAccounts(nil, rec), int64(size))
 		}
 		if s.last, s.newest = rec.Seq, rec.Time; rec.Seq == s.first {

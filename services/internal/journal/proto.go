@@ -82,13 +82,13 @@ func FromProto(r *gatewayv1.Record) Record {
 
 func toPrincipal(p Principal) *identityv1.Principal {
 	return &identityv1.Principal{
-		Tenant: p.Tenant, Subject: p.Subject, Agent: p.Agent, Owner: p.Owner, TokenId: p.TokenID, Issuer: p.Issuer, Client: p.Client,
+		Tenant: p.Tenant, Subject: p.Subject, Agent: p.Agent, Owner: p.Owner, Person: p.Person, TokenId: p.TokenID, Issuer: p.Issuer, Client: p.Client,
 	}
 }
 
 func fromPrincipal(p *identityv1.Principal) Principal {
 	return Principal{
-		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
+		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), Person: p.GetPerson(), TokenID: p.GetTokenId(),
 		Issuer: p.GetIssuer(), Client: p.GetClient(),
 	}
 }

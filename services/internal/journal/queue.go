@@ -13,8 +13,8 @@ import (
 // maxGroup limits how many records are written and synced together.
 const maxGroup = 256
 
-// groupInterval is the minimum time that a single caller needs between two records. If less time passes between two
-// groups, the queue assumes that there are several callers.
+// A single caller needs at least groupInterval between two records. If less time passes between two groups, the queue
+// assumes that there are several callers.
 const groupInterval = 100 * time.Microsecond
 
 // maxReusedBuffer is the maximum capacity in bytes of a buffer that is reused for another record.

@@ -51,19 +51,19 @@ func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 // quotaUsage counts how much of a chain's capacity each principal uses. It is guarded by [chain.writeMu]. The zero
 // value counts nothing and refuses no call.
 type quotaUsage struct {
-	// most is the maximum number of bytes for one principal. If it is 0, nothing is counted.
-	most int64
+	// limit is the maximum number of bytes for one principal. If it is 0, nothing is counted.
+	limit int64
 	// total counts the records of all counted segments, active counts those of the active segment, and expected counts
 	// those of a group that is not written yet.
 	total, active, expected tally
 }
 
 func newQuotaUsage(share float64, room int64) quotaUsage {
-	most := int64(math.MaxInt64)
+	limit := int64(math.MaxInt64)
 	if share < 1 {
-		most = int64(share * float64(room))
+		limit = int64(share * float64(room))
 	}
-	return quotaUsage{most: most, total: tally{}, active: tally{}, expected: tally{}}
+	return quotaUsage{limit: limit, total: tally{}, active: tally{}, expected: tally{}}
 }
 
 func (s *quotaUsage) expect(accounts []principal.Key, size int64) {
@@ -135,10 +135,10 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 		return nil // records of a call that has begun are always accepted
 	}
 	for _, account := range e.accounts {
-		for c.usage.total[account]+c.usage.expected[account]+maxLineLen(e) > c.usage.most {
+		for c.usage.total[account]+c.usage.expected[account]+maxLineLen(e) > c.usage.limit {
 			if !c.removeOldest(ctx, now) {
 				return fmt.Errorf("%w: %w", ErrQuota, &quota.FullError{
-					Account: account, Caller: e.accounts[0], Held: int(c.usage.total[account]), Limit: int(c.usage.most), What: "bytes of the journal",
+					Account: account, Caller: e.accounts[0], Held: int(c.usage.total[account]), Limit: int(c.usage.limit), What: "bytes of the journal",
 				})
 			}
 		}

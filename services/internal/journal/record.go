@@ -192,6 +192,8 @@ type Principal struct {
 	Agent string `json:"agent,omitzero"`
 	// Owner is the person for whom the agent works.
 	Owner string `json:"owner,omitzero"`
+	// Person is the person whose accounts at servers the agent uses. It is empty if there is none.
+	Person string `json:"person,omitzero"`
 	// TokenID is the id of the presented token. The token's secret is never recorded.
 	TokenID string `json:"token_id,omitzero"`
 	// Issuer is the name of the issuer of the presented JWT. It is empty if a token of the mesh was presented.

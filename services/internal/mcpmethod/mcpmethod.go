@@ -34,9 +34,9 @@ func IsProtocol(method string) bool {
 	}
 }
 
-// Notifications returns the notifications that are forwarded unless a rule denies them, or denies access to the tools,
-// prompts or resources that they are about. Some other notifications need no rule (see [WithoutRule]). Notifications
-// about tasks are not forwarded.
+// Notifications returns the notifications that are forwarded by default. They are not forwarded if a rule denies them,
+// or denies access to the tools, prompts or resources that they are about. Some other notifications need no rule (see
+// [WithoutRule]). Notifications about tasks are not forwarded.
 func Notifications() []string {
 	return []string{
 		"notifications/message", "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",

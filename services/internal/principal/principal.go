@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
@@ -51,17 +52,37 @@ func Person(p *identityv1.Principal) Key {
 	return Key{p.GetTenant(), cmp.Or(p.GetOwner(), p.GetSubject())}
 }
 
-// Owner returns the key of the person whose accounts at MCP servers a principal uses. This person is the principal's
-// owner. For an agent of the mesh, it is the owner of the principal at the end of the chain of the agent's creators.
-// Owner returns the zero key if no person is known, for example for a workload. In this case, [Person] returns the key
-// of the principal itself.
-func Owner(p *identityv1.Principal) Key {
-	chain := p.GetChain()
-	for len(chain) > 0 && strings.HasPrefix(p.GetSubject(), Agent) { // the owner of such an agent might be a workload
+// ConnectionsOf returns the key of the person whose accounts at MCP servers a caller uses. It returns the zero key if
+// there is no such person. The owner of a caller is not enough, because any operator can create a token with any owner.
+//
+// An agent of the mesh has the person of its creator. If the chain of its creators names another person, ConnectionsOf
+// returns the zero key.
+func ConnectionsOf(p *identityv1.Principal) Key {
+	person, chain := p.GetPerson(), p.GetChain()
+	for len(chain) > 0 && strings.HasPrefix(p.GetSubject(), Agent) {
 		p, chain = chain[0], chain[1:]
+		if p.GetPerson() != person {
+			return Key{}
+		}
 	}
-	if p.GetOwner() == "" {
+	if person == "" {
 		return Key{}
 	}
-	return Key{p.GetTenant(), p.GetOwner()}
+	return Key{p.GetTenant(), person}
+}
+
+// ActsFor returns the key of the person for whom p acts at MCP servers: p itself if p is a person, and otherwise
+// [ConnectionsOf]. An agent that p creates uses the accounts of this person.
+func ActsFor(p *identityv1.Principal) Key {
+	switch p.GetRole() {
+	case authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER, authv1.TokenRole_TOKEN_ROLE_VIEWER:
+		return Of(p)
+	default: // an agent
+		return ConnectionsOf(p)
+	}
+}
+
+// HasPerson reports whether a caller or a principal in its delegation chain has a person.
+func HasPerson(p *identityv1.Principal) bool {
+	return p.GetPerson() != "" || slices.ContainsFunc(p.GetChain(), func(behind *identityv1.Principal) bool { return behind.GetPerson() != "" })
 }

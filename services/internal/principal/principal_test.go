@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -128,26 +129,64 @@ func TestAccounts_ZeroValueHasNone(t *testing.T) {
 	}
 }
 
-// A caller uses the accounts of the person who owns it. A workload owns the agents that it creates, but is no person.
-func TestOwner_IsAKnownPerson(t *testing.T) {
+// withPerson returns a principal of the tenant acme that uses the accounts of a person.
+func withPerson(subject, person string, chain ...*identityv1.Principal) *identityv1.Principal {
+	p := who(subject, "", chain...)
+	p.Person, p.Role = person, authv1.TokenRole_TOKEN_ROLE_AGENT
+	return p
+}
+
+// A caller uses the accounts of its person. Its owner is not enough, because operators can give any owner to a token. An
+// agent of the mesh has the person of its creator, and no other.
+func TestConnectionsOf_NeedsAPersonAndNotAnOwner(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		caller *identityv1.Principal
 		want   principal.Key
 	}{
-		"an agent of a person":                   {who("bot", "ana"), key("ana")},
-		"a workload":                             {who("ci", ""), principal.Key{}},
-		"an agent with prior actors":             {who("act:corp/b/ana", "ana", who("act:corp/a/ana", "")), key("ana")},
-		"an agent that a person created":         {who("agent:acme/1", "ana"), key("ana")},
-		"an agent that a person's agent created": {who("agent:acme/1", "ana", who("bot", "ana")), key("ana")},
-		"an agent of a person's agent's agent":   {who("agent:acme/2", "ana", who("agent:acme/1", "ana"), who("bot", "ana")), key("ana")},
-		"an agent that a workload created":       {who("agent:acme/1", "ci", who("ci", "")), principal.Key{}},
-		"an agent of a workload's agent":         {who("agent:acme/2", "ci", who("agent:acme/1", "ci"), who("ci", "")), principal.Key{}},
-		"an agent that an act principal created": {who("agent:acme/1", "ana", who("act:corp/b/ana", "ana"), who("act:corp/a/ana", "")), key("ana")},
-		"no caller":                              {nil, principal.Key{}},
+		"an agent of a person":                                 {withPerson("bot", "ana"), key("ana")},
+		"an agent with an owner only":                          {who("bot", "ana"), principal.Key{}},
+		"a workload":                                           {withPerson("ci", ""), principal.Key{}},
+		"an agent with prior actors":                           {withPerson("act:corp/b/ana", "ana", withPerson("act:corp/a/ana", "")), key("ana")},
+		"an agent that a person created":                       {withPerson("agent:acme/1", "ana"), key("ana")},
+		"an agent that a person's agent created":               {withPerson("agent:acme/1", "ana", withPerson("bot", "ana")), key("ana")},
+		"an agent of a person's agent's agent":                 {withPerson("agent:acme/2", "ana", withPerson("agent:acme/1", "ana"), withPerson("bot", "ana")), key("ana")},
+		"an agent with an owner that a person's agent created": {who("agent:acme/1", "ana", withPerson("bot", "ana")), principal.Key{}},
+		"an agent that a workload created":                     {withPerson("agent:acme/1", "ci", withPerson("ci", "")), principal.Key{}},
+		"an agent of a workload's agent":                       {withPerson("agent:acme/2", "ci", withPerson("agent:acme/1", "ci"), withPerson("ci", "")), principal.Key{}},
+		"an agent that another person's agent created":         {withPerson("agent:acme/1", "ana", withPerson("bot", "ben")), principal.Key{}},
+		"an agent that an act principal created":               {withPerson("agent:acme/1", "ana", withPerson("act:corp/b/ana", "ana"), withPerson("act:corp/a/ana", "")), key("ana")},
+		"no caller":                                            {nil, principal.Key{}},
 	} {
-		if got := principal.Owner(tt.caller); got != tt.want {
-			t.Errorf("%s: the owner is %+v, want %+v", name, got, tt.want)
+		if got := principal.ConnectionsOf(tt.caller); got != tt.want {
+			t.Errorf("%s: the person is %+v, want %+v", name, got, tt.want)
+		}
+	}
+}
+
+// An agent that a person creates uses this person's accounts. An agent that another agent creates uses the same accounts
+// as the other agent.
+func TestActsFor_IsThePersonOrThePersonOfAnAgent(t *testing.T) {
+	t.Parallel()
+	person := func(role authv1.TokenRole) *identityv1.Principal {
+		p := who("ana", "ben")
+		p.Role = role
+		return p
+	}
+	for name, tt := range map[string]struct {
+		caller *identityv1.Principal
+		want   principal.Key
+	}{
+		"an operator": {person(authv1.TokenRole_TOKEN_ROLE_OPERATOR), key("ana")},
+		"an approver": {person(authv1.TokenRole_TOKEN_ROLE_APPROVER), key("ana")},
+		"a viewer":    {person(authv1.TokenRole_TOKEN_ROLE_VIEWER), key("ana")},
+		"no role":     {person(authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED), principal.Key{}},
+		"an agent":    {withPerson("bot", "ana"), key("ana")},
+		"a workload":  {person(authv1.TokenRole_TOKEN_ROLE_AGENT), principal.Key{}},
+		"no caller":   {nil, principal.Key{}},
+	} {
+		if got := principal.ActsFor(tt.caller); got != tt.want {
+			t.Errorf("%s: the person is %+v, want %+v", name, got, tt.want)
 		}
 	}
 }

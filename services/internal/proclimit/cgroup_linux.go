@@ -21,8 +21,8 @@ const basePrefix = "sluice-"
 // limiters counts the limiters of this process.
 var limiters atomic.Int64
 
-// mainGroup is the name of the cgroup (version 2) to which this process moves itself. After that, the process's
-// previous cgroup contains no processes, so controllers can be enabled for its child cgroups.
+// mainGroup is the name of the cgroup (version 2) to which this process moves itself. The previous cgroup then contains
+// no processes, so controllers can be enabled for that cgroup's children.
 const mainGroup = "sluice-main"
 
 // A controller is one of the kernel's cgroup controllers, `pids` or `memory`.

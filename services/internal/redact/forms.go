@@ -59,7 +59,7 @@ type Stream struct {
 	held     string
 }
 
-// Stream returns a stream that removes secrets from text and passes the remaining text to tell.
+// Stream returns a stream that removes secrets from text and passes the remaining text to the function tell.
 func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{redactor: s, tell: tell} }
 
 // Write adds a piece of text. If the end of the text might be the beginning of a secret, Write holds this end back
@@ -83,14 +83,14 @@ func (s *Stream) pass(text string) {
 	}
 }
 
-// begun returns the length in bytes of the longest suffix of text with which a secret begins.
-func (s *Redactor) begun(text string) (most int) {
+// begun returns the length in bytes of the longest suffix of text that is the beginning of a secret.
+func (s *Redactor) begun(text string) (longest int) {
 	for _, secret := range s.logged {
-		for n := min(len(secret)-1, len(text)); n > most; n-- {
+		for n := min(len(secret)-1, len(text)); n > longest; n-- {
 			if strings.HasSuffix(text, secret[:n]) {
-				most = n
+				longest = n
 			}
 		}
 	}
-	return most
+	return longest
 }

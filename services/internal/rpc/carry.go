@@ -198,7 +198,8 @@ type waiter struct {
 }
 
 // call sends a request over the stream and waits for its answer. If no answer to any request arrives on the stream
-// before the deadline of ctx, call closes the stream. In this case, the server might hang while other replicas work.
+// before the deadline of ctx, call closes the stream. In this case, the server probably hangs, and another replica
+// might work.
 func (l *clientStream) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
 	done, begin := make(chan *meshv1.CarriedAnswer, 1), time.Now()
 	ends, _ := ctx.Deadline()
@@ -259,7 +260,7 @@ func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRe
 }
 
 // removeExpired returns the calls whose callers are still waiting, each with its remaining time, and the cancellations.
-// Therefore a slow server does not execute calls that their callers have abandoned.
+// This prevents a slow server from executing calls that their callers have abandoned.
 func (l *clientStream) removeExpired(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -33,7 +33,7 @@ const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig
 // unknown keys, at the replica from which it receives the tokens.
 const identityConfig = `{"loadBalancingConfig":[{"pick_first":{"shuffleAddressList":true}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
-// ClientDeps are the dependencies of a connection. Each of them may be nil.
+// ClientDeps contains the dependencies of a connection. Each field may be nil.
 type ClientDeps struct {
 	// Signer signs the principals that [authn.OnBehalfOf] sets. If it is nil, a call on behalf of a principal fails
 	// before it is sent.

@@ -128,6 +128,9 @@ func (g *authorizer) principal(texts []string, c *authn.Caller, signer authn.Pee
 	if err == nil && g.tokens != nil && g.tokens.IsBlocked(p) { // for example, the owner of a running agent was blocked
 		return nil, authn.ErrBlocked
 	}
+	if err == nil && g.tokens != nil && signer.Role == authv1.Role_ROLE_WASMAGENT {
+		p = g.tokens.WithCurrentPerson(p)
+	}
 	return p, err
 }
 

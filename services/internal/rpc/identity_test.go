@@ -146,6 +146,35 @@ func TestServer_RefusesTwoPrincipals(t *testing.T) {
 	checkAnswer(t, got, err, "", codes.Unauthenticated, "PRINCIPAL_REFUSED")
 }
 
+// An agent of the mesh keeps the person of its creator only as long as the creator's token gives this person.
+func TestServer_RemovesThePersonOfAnAgentWithoutItsToken(t *testing.T) {
+	t.Parallel()
+	p := probe{unary: func(ctx context.Context, _ *identityv1.RevokeTokenRequest) (string, error) {
+		return "person " + authn.CallerOf(ctx).Principal.GetPerson(), nil
+	}}
+	s := newTestServer(t, p.register(t))
+	behind := func(change func(bot *identityv1.Principal)) *identityv1.Principal {
+		bot := ana()
+		bot.Person, bot.TokenId = "ana", "gone"
+		change(bot)
+		return &identityv1.Principal{Tenant: "default", Subject: "agent:default/1", Owner: "ana", Person: "ana", Role: agent, Chain: []*identityv1.Principal{bot}}
+	}
+	for name, tt := range map[string]struct {
+		caller *identityv1.Principal
+		want   string
+	}{
+		"the token is gone":           {behind(func(*identityv1.Principal) {}), "person "},
+		"a JWT has created the agent": {behind(func(bot *identityv1.Principal) { bot.Issuer = "corp" }), "person ana"},
+	} {
+		for _, w := range s.paths() {
+			got, err := ask(authn.OnBehalfOf(timeoutContext(t), tt.caller), w.as(t, wasmagent, true), methodBehalf)
+			if err != nil || got != tt.want {
+				t.Errorf("%s, %s: %q, %v, want %q", w.name, name, got, err, tt.want)
+			}
+		}
+	}
+}
+
 // Case I1.
 func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 	t.Parallel()

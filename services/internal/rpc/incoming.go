@@ -38,8 +38,8 @@ type wire interface {
 // incoming reads the messages of one call. One goroutine reads them. Another goroutine may call end at the same time.
 type incoming struct {
 	ctx context.Context //nolint:containedctx // an incoming lives as long as its call
-	// most is the maximum size of a message, in bytes.
-	most int
+	// maxSize is the maximum size of a message, in bytes.
+	maxSize int
 	// portion is the part of the caller's quota that the call uses. It is nil for an unauthenticated caller, and for calls
 	// inside the process, whose clients limit their own streams.
 	portion *callUsage
@@ -86,8 +86,8 @@ func (in *incoming) readNext(m any) error {
 	switch {
 	case in.head[0] != 0:
 		return errCompressed
-	case uint64(size) > uint64(in.most):
-		return exhaustedError("a request of %s has at most %d bytes, this one %d", at.Method(), in.most, size)
+	case uint64(size) > uint64(in.maxSize):
+		return exhaustedError("a request of %s has at most %d bytes, this one %d", at.Method(), in.maxSize, size)
 	}
 	if err := in.charge(int(size)); err != nil {
 		return err

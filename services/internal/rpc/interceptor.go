@@ -26,8 +26,8 @@ const (
 	// duration of any unary call.
 	defaultDeadline = 30 * time.Second
 	maxDeadline     = 5 * time.Minute
-	// maxReservedTime limits the time that is subtracted from a client's deadline so that a timeout can still be
-	// reported. One tenth of the remaining time is subtracted, but at most maxReservedTime.
+	// maxReservedTime limits how much earlier the server's deadline is than the client's, so that the server can still
+	// report a timeout. The difference is one tenth of the remaining time, but at most maxReservedTime.
 	maxReservedTime = 20 * time.Millisecond
 )
 
@@ -74,7 +74,7 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 		end = sync.OnceFunc(end)
 		defer end()
 		admitted = context.WithValue(admitted, turnKey{}, end)
-		in := &incoming{ctx: admitted, most: most, portion: own}
+		in := &incoming{ctx: admitted, maxSize: most, portion: own}
 		defer in.release()
 		if resp, err = handle(srv, admitted, in.readSingle, checked); err != nil {
 			return nil, err
@@ -198,7 +198,7 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 		case <-ctx.Done():
 		}
 	}()
-	in := &incoming{ctx: admitted, most: c.gate.termsOf(info.FullMethod).request, portion: own}
+	in := &incoming{ctx: admitted, maxSize: c.gate.termsOf(info.FullMethod).request, portion: own}
 	defer in.end()
 	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c, in: in, many: info.IsClientStream})
 }

@@ -17,8 +17,8 @@ import (
 
 // callers specifies which callers may call a method.
 type callers struct {
-	// anyone is true if unauthenticated callers may call the method. These methods are those of the health service, and
-	// methods by which people get a credential.
+	// anyone is true if unauthenticated callers may call the method. They may call the methods of the health service, and
+	// the methods with which people get a credential.
 	anyone bool
 	roles  map[authv1.Role]bool
 	tokens map[authv1.TokenRole]bool

@@ -96,8 +96,8 @@ func (a *answer) uncount() {
 	a.portion.releaseAnswer(a.size)
 }
 
-// cut splits text into pieces. The last piece can be up to twice as large as the others, because gRPC returns a piece
-// to its pool only if the piece is large enough.
+// cut splits text into pieces. The last piece can be up to twice as large as the others, because a separate small piece
+// would be too small for gRPC to return to its pool.
 func (a *answer) cut(text []byte) {
 	a.left = max(1, len(text)/pieceSize)
 	pieces := make([][]byte, a.left)
@@ -139,7 +139,7 @@ func isClosed(ss grpc.ServerStream) bool {
 	return code == codes.Canceled || code == codes.DeadlineExceeded
 }
 
-// codec is gRPC's codec, except that it returns an answer unchanged, which is already encoded.
+// codec is gRPC's codec, except that it returns an [answer] unchanged, because an answer is already encoded.
 type codec struct{ encoding.CodecV2 }
 
 // Marshal implements [encoding.CodecV2].

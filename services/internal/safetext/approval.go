@@ -7,6 +7,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // Approval is the machine-readable form of an approval. It contains the requested call and the state of the approval,
@@ -20,6 +21,7 @@ type Approval struct {
 	Subject       string    `json:"subject"`
 	Agent         string    `json:"agent,omitzero"`
 	Owner         string    `json:"owner,omitzero"`
+	Person        string    `json:"person,omitzero"`
 	Chain         []string  `json:"chain,omitempty"`
 	Rule          string    `json:"rule,omitzero"`
 	Message       string    `json:"message,omitzero"`
@@ -76,7 +78,7 @@ type Vote struct {
 func ApprovalOf(a *approvalv1.Approval) Approval {
 	out := Approval{
 		ID: a.GetId(), State: enum.Name(a.GetState()), Server: a.GetServer(), Tool: a.GetName(), Method: a.GetMethod(),
-		Subject: a.GetRequester().GetSubject(), Agent: a.GetRequester().GetAgent(), Owner: a.GetRequester().GetOwner(),
+		Subject: a.GetRequester().GetSubject(), Agent: a.GetRequester().GetAgent(), Owner: a.GetRequester().GetOwner(), Person: principal.ConnectionsOf(a.GetRequester()).Subject,
 		Message: a.GetMessage(), Reason: a.GetReason(), Approvers: a.GetTerms().GetApprovers(), Quorum: a.GetTerms().GetQuorum(),
 		VotesMissing: a.GetVotesMissing(), Requested: timeOf(a.GetRequested()), DecideBefore: timeOf(a.GetDecideBefore()),
 		ExecuteBefore: timeOf(a.GetExecuteBefore()), Ended: timeOf(a.GetEnded()), DeniedUntil: timeOf(a.GetDeniedUntil()), DecisionID: a.GetDecisionId(), GrantedBy: a.GetGrantedBy(),

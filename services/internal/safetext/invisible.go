@@ -28,7 +28,7 @@ var joiningScripts = []*unicode.RangeTable{
 	unicode.Oriya, unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala, unicode.Khmer, unicode.Myanmar, unicode.Tibetan,
 }
 
-// rightToLeftScripts lists scripts next to whose words direction marks occur.
+// rightToLeftScripts lists scripts whose words can be next to direction marks.
 var rightToLeftScripts = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
 
 // Invisible returns the byte offset of the first character that is invisible or changes the appearance of neighboring

@@ -76,6 +76,9 @@ func requester(v *approvalv1.View) string {
 	if v.GetOwner() != "" {
 		out += ", which works for " + v.GetOwner()
 	}
+	if v.GetPerson() != "" {
+		out += ", with the connections of " + v.GetPerson()
+	}
 	return out
 }
 

@@ -42,6 +42,15 @@ redacted       /arguments/key
 	}
 }
 
+// The description says whose connections to servers the call can use.
+func TestFacts_NamesThePerson(t *testing.T) {
+	t.Parallel()
+	v := &approvalv1.View{Server: "pay", Name: "refund", Subject: "bot", Agent: "dev", Owner: "olga", Person: "olga"}
+	if got := safetext.Facts(v); !strings.Contains(got, "asked by       bot, agent dev, which works for olga, with the connections of olga\n") {
+		t.Errorf("%s", got)
+	}
+}
+
 // The description of a call to a method other than tools/call contains the method, and no category or risk.
 func TestFacts_OtherMethods(t *testing.T) {
 	t.Parallel()

@@ -23,7 +23,7 @@ const (
 	partDatagrams       = "UDP, Multipath TCP and other protocols"
 )
 
-// allParts lists all parts that must be enforced for the given rules.
+// allParts returns all parts that must be enforced for the given rules.
 func allParts(r *Rules) []string {
 	all := []string{partFiles, partProcesses, partSockets, partAbstractSockets, partPrograms}
 	if r.NoNetwork {

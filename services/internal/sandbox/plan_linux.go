@@ -24,8 +24,7 @@ type plan struct {
 	above []string
 	// open contains paths that are accessible although they are inside a hidden directory.
 	open []opening
-	// expected contains existing directories. Each of these is the nearest one above a missing path that must be hidden
-	// when the path is created.
+	// expected contains the nearest existing directory above each missing path that must be hidden when it is created.
 	expected []string
 	// watched contains paths that can later refer to a different file.
 	watched []watched
@@ -159,7 +158,7 @@ func (p *plan) unopened(paths []string) []string {
 }
 
 // addPath adds a path from the rules, and all other paths at which the same file is visible, to the first set. It adds
-// the links on the path that this user can replace to the second set.
+// those links on the path that this user can replace to the second set.
 func addPath(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {

@@ -204,7 +204,7 @@ func (r *Rules) Check() error {
 }
 
 // mayOpen returns an error if access to a path can't be allowed, because the path is secret or contains hidden paths.
-// If a directory contains hidden paths, the other paths in it must be named separately.
+// If a directory contains hidden paths, the rules must name the other paths in it separately.
 func (r *Rules) mayOpen(path string) error {
 	if err := r.CheckAccess(path); err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // domain is the prefix of everything that this package signs. The policy service uses the same key for TLS. Because of
@@ -25,11 +26,13 @@ import (
 const domain = "sluice-decision-1\x00"
 
 // principalFormat names the format from which a principal's digest is computed. jwtFormat names the format that is used
-// if a JWT has identified the caller or a principal in its delegation chain. All other principals use the first format,
-// which versions without support for JWTs also use.
+// if a JWT has identified the caller or a principal in its delegation chain. personFormat names the format that is used
+// if one of them has a person. All other principals use the first format, which versions without support for JWTs also
+// use.
 const (
 	principalFormat = "sluice-principal-1"
 	jwtFormat       = "sluice-principal-2"
+	personFormat    = "sluice-principal-3"
 )
 
 // nonceSize is the length of a nonce in bytes.
@@ -143,15 +146,22 @@ func PrincipalDigest(p *identityv1.Principal) []byte {
 	all := append([]*identityv1.Principal{p}, p.GetChain()...)
 	fields := []string{principalFormat, strconv.Itoa(len(all))}
 	hasJWT := slices.ContainsFunc(all, func(p *identityv1.Principal) bool { return p.GetIssuer() != "" })
-	if hasJWT {
+	hasPerson := principal.HasPerson(p)
+	switch {
+	case hasPerson:
+		fields[0] = personFormat
+	case hasJWT:
 		fields[0] = jwtFormat
 	}
 	for _, member := range all {
 		fields = append(fields, member.GetTenant(), member.GetSubject(), member.GetAgent(), member.GetOwner(), strconv.Itoa(len(member.GetGroups())))
 		fields = append(fields, member.GetGroups()...)
-		if hasJWT {
+		if hasJWT || hasPerson {
 			fields = append(fields, member.GetIssuer(), member.GetClient(), strconv.Itoa(len(member.GetScopes())))
 			fields = append(fields, member.GetScopes()...)
+		}
+		if hasPerson {
+			fields = append(fields, member.GetPerson())
 		}
 	}
 	sum := canonicaljson.Sum(fields...)

@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"testing"
 	"time"
@@ -136,6 +137,9 @@ func TestPrincipalDigest_DiffersForDifferentPrincipals(t *testing.T) {
 		"two scopes":    {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Issuer: "g", Client: "h", Scopes: []string{"i", "j"}},
 		"one scope":     {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Issuer: "g", Client: "h", Scopes: []string{"ij"}},
 		"other scopes":  {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Issuer: "g", Scopes: []string{"h", "i", "j"}},
+		"a person":      {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Person: "d", Groups: []string{"e", "f"}},
+		"and an issuer": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Person: "d", Groups: []string{"e", "f"}, Issuer: "g"},
+		"person behind": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{Person: "d"}}},
 		"issuer behind": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e", "f"}, Chain: []*identityv1.Principal{{Issuer: "g"}}},
 	} {
 		sum := string(signeddecision.PrincipalDigest(p))
@@ -168,5 +172,19 @@ func TestSigner_SignsTheAuthenticationOfApprovers(t *testing.T) {
 	p.AuthTime, p.Acr = now, "phr"
 	if !bytes.Equal(before, signeddecision.PrincipalDigest(p)) {
 		t.Error("the digest of the caller depends on the time of the authentication")
+	}
+}
+
+// Digests of principals without a person are the same as in versions that know no persons, because replicas of both
+// versions compare them.
+func TestPrincipalDigest_WithoutAPersonIsThatOfEarlierVersions(t *testing.T) {
+	t.Parallel()
+	for want, p := range map[string]*identityv1.Principal{
+		"9a729a6b3f6a6732e4e65ef3d74b4a594f10ac29a0cca482fe73a65a981897d7": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Groups: []string{"e"}},
+		"68a40ffc9d7af2c7980092e22a2da097d51a2a96e605bf7572a9e6d831bf7786": {Tenant: "a", Subject: "b", Agent: "c", Owner: "d", Issuer: "g", Client: "h", Scopes: []string{"i"}},
+	} {
+		if got := hex.EncodeToString(signeddecision.PrincipalDigest(p)); got != want {
+			t.Errorf("the digest is %s, want %s", got, want)
+		}
 	}
 }

@@ -84,7 +84,7 @@ func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, 
 	}
 }
 
-// acquire waits for a free connection until ctx is done. It has no timeout of its own, because the store is available
+// acquire waits for a free connection until ctx is done. It has no other timeout, because the store is available even
 // if all connections are in use. The caller must call the returned function when it no longer needs the connection.
 func (d *DB) acquire(ctx context.Context) (end func(), err error) {
 	if d.slots == nil {

@@ -19,11 +19,11 @@ import (
 // ErrTooLarge means that the JSON form of a message would be too long.
 var ErrTooLarge = errors.New("the message is larger as JSON than it may be")
 
-// Append appends a message to out as a JSON object. If out becomes longer than the given maximum in bytes, Append
-// returns [ErrTooLarge], possibly after it has appended slightly more. A field without presence is written even if it
-// is empty. Unspecified enum values and progress are omitted.
-func Append(out []byte, m protoreflect.Message, most int) ([]byte, error) {
-	return (&writer{most}).message(out, m)
+// Append appends a message to out as a JSON object. If out becomes longer than limit bytes, Append returns
+// [ErrTooLarge]. By then, out can be slightly longer than limit. A field without presence is written even if it is
+// empty. Unspecified enum values and progress are omitted.
+func Append(out []byte, m protoreflect.Message, limit int) ([]byte, error) {
+	return (&writer{limit}).message(out, m)
 }
 
 type writer struct{ most int }

@@ -25,7 +25,7 @@ type OneOrMany[T any] []T
 
 func (OneOrMany[T]) oneOrMany() {}
 
-// Decode decodes the document into the value to which the argument points. Decode does not change values that are
+// Decode decodes the document into the value to which the argument points. Decode does not change values whose keys are
 // missing in the document. It adds map entries and replaces lists. An empty document changes nothing. The error has the
 // type [Errors]. After an error, the value must not be used.
 //

@@ -116,8 +116,9 @@ func children(n *yaml.Node) iter.Seq2[string, location] {
 	}
 }
 
-// position returns the line and column of a location. The position of a scalar is that of the scalar itself, unless it
-// is omitted. The position of any other value is that of its key, because people look there for a mapping or a list.
+// position returns the line and column of a location. For a scalar, this is the position of the scalar itself, unless
+// the scalar is omitted. For any other value, it is the position of the key, because people look there for a mapping or
+// a list.
 func (s location) position() (line, column int) {
 	n := s.value
 	if s.key != nil && (n.Kind != yaml.ScalarNode || n.Tag == nullTag && n.Value == "") {

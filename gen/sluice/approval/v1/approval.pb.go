@@ -605,10 +605,11 @@ type Vote struct {
 	External bool `protobuf:"varint,7,opt,name=external,proto3" json:"external,omitempty"`
 	// Reason that the vote no longer counts. It is empty if the vote counts.
 	VoidReason string `protobuf:"bytes,8,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
-	// Time at which the person had authenticated, and authentication context class, as in the person's session. They are
-	// set only in votes to approve under terms with approve_with.
+	// Time at which the person authenticated, as in the person's session. It is set only in votes to approve under terms
+	// with approve_with.
 	AuthTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
-	// See auth_time.
+	// Authentication context class of this authentication, as in the person's session. It is set only in votes to approve
+	// under terms with approve_with.
 	Acr           string `protobuf:"bytes,10,opt,name=acr,proto3" json:"acr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

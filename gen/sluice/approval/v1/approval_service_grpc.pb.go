@@ -37,7 +37,7 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // ApprovalService stores the calls that wait for a person. It binds each approval to one exact call, counts the votes
-// of operators and approvers, and lets only one caller claim an approved call.
+// of operators and approvers, and ensures that only one caller can claim an approved call.
 //
 // A gateway performs these steps for a call:
 //  1. It calls RequestApproval.
@@ -203,11 +203,12 @@ type ApprovalServiceClient interface {
 	//  8. The definition or the server's identity has changed: the state becomes cancelled, refused with tool_changed.
 	//  9. The decision requires approval on other terms or by a rule with another digest: the state becomes pending, the
 	//     votes are cleared, refused with approval_pending.
-	//  10. A vote no longer counts, and the quorum is not met without it. A vote no longer counts if its voter left the
-	//     groups, lost the role, owns the calling agent or an agent in the delegation chain, created the token of one
-	//     of them, is the actor of one of them, or was identified by an external issuer more than 15 min ago, or if the
-	//     vote does not contain the authentication that the terms require: the state becomes pending, these votes
-	//     become void, refused with approval_pending.
+	//  10. A vote no longer counts, and the quorum is not met without it: the state becomes pending, the votes that no
+	//     longer count become void, refused with approval_pending. A vote no longer counts if its voter left the
+	//     groups, lost the role, or was identified by an external issuer more than 15 min ago. It also no longer counts
+	//     if the voter owns the calling agent or an agent in the delegation chain, created the token of one of these
+	//     agents, or is the actor of one of them. Finally, a vote no longer counts if it does not contain the
+	//     authentication that the terms require.
 	//     If rule 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.
 	//  11. The grant is used up or has expired: the state becomes expired, refused with approval_expired.
@@ -390,7 +391,7 @@ func (c *approvalServiceClient) CancelApproval(ctx context.Context, in *CancelAp
 // for forward compatibility.
 //
 // ApprovalService stores the calls that wait for a person. It binds each approval to one exact call, counts the votes
-// of operators and approvers, and lets only one caller claim an approved call.
+// of operators and approvers, and ensures that only one caller can claim an approved call.
 //
 // A gateway performs these steps for a call:
 //  1. It calls RequestApproval.
@@ -556,11 +557,12 @@ type ApprovalServiceServer interface {
 	//  8. The definition or the server's identity has changed: the state becomes cancelled, refused with tool_changed.
 	//  9. The decision requires approval on other terms or by a rule with another digest: the state becomes pending, the
 	//     votes are cleared, refused with approval_pending.
-	//  10. A vote no longer counts, and the quorum is not met without it. A vote no longer counts if its voter left the
-	//     groups, lost the role, owns the calling agent or an agent in the delegation chain, created the token of one
-	//     of them, is the actor of one of them, or was identified by an external issuer more than 15 min ago, or if the
-	//     vote does not contain the authentication that the terms require: the state becomes pending, these votes
-	//     become void, refused with approval_pending.
+	//  10. A vote no longer counts, and the quorum is not met without it: the state becomes pending, the votes that no
+	//     longer count become void, refused with approval_pending. A vote no longer counts if its voter left the
+	//     groups, lost the role, or was identified by an external issuer more than 15 min ago. It also no longer counts
+	//     if the voter owns the calling agent or an agent in the delegation chain, created the token of one of these
+	//     agents, or is the actor of one of them. Finally, a vote no longer counts if it does not contain the
+	//     authentication that the terms require.
 	//     If rule 9 or 10 would ask people more often than the limit allows, the approval does not change: refused with
 	//     too_many_pending.
 	//  11. The grant is used up or has expired: the state becomes expired, refused with approval_expired.

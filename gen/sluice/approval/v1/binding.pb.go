@@ -26,12 +26,13 @@ const (
 // BoundCall is the call to which an approval is bound. The call and the principal that makes it have a digest. A call
 // with another digest needs another approval. The fields of the digest, hashed as specified above, are:
 //
-//  1. the string `sluice-approval-1`, the format's version
+//  1. the string `sluice-approval-1`, the format's version, or `sluice-approval-2` if the principal or a principal in
+//     its delegation chain has a person
 //  2. tenant of the principal
 //  3. subject of the principal
-//  4. agent of the principal
+//  4. agent of the principal; in `sluice-approval-2`, followed by a field with the person
 //  5. number of principals in the delegation chain, 0 to 4; then for each of them, nearest first, three fields:
-//     tenant, subject, agent
+//     tenant, subject, agent; in `sluice-approval-2`, a fourth field: person
 //  6. call.server
 //  7. server_identity
 //  8. call.method, `tools/call` if it is empty
@@ -40,7 +41,7 @@ const (
 //  11. call.params_json in canonical form
 //
 // Session, run, groups, role, owner, token and the policy's revision are not part of the digest. They are recorded, and
-// evaluated again at the claim.
+// evaluated again at the claim. The person is part of the digest, because the call runs with the person's account.
 //
 // The canonical form of params_json is built in three steps.
 //
@@ -93,6 +94,10 @@ const (
 // The digest is:
 //
 //	df03ec2670fdd1d03b41e6428f7ba222e462d48837ccf50e793f453f217a6ca9
+//
+// If the principal of the first example also has the person `corp/ana`, the digest is:
+//
+//	cfcb8e019f7547ce00f0e818073aa16913941d4996e59e37c4396f8c3b12dfaf
 type BoundCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call. In requests, params_json is the JSON that the gateway's input check parsed. In responses, params_json is

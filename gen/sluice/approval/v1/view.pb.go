@@ -96,7 +96,10 @@ type View struct {
 	// Offset of the next part, to be sent as `view_offset`. It is 0 in the last part.
 	NextOffset int64 `protobuf:"varint,25,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// Size of the complete params, in bytes.
-	ParamsTotal   int64 `protobuf:"varint,26,opt,name=params_total,json=paramsTotal,proto3" json:"params_total,omitempty"`
+	ParamsTotal int64 `protobuf:"varint,26,opt,name=params_total,json=paramsTotal,proto3" json:"params_total,omitempty"`
+	// Person whose connections to servers with `credentials: {as: person}` the call can use. It is empty if there is
+	// none.
+	Person        string `protobuf:"bytes,27,opt,name=person,proto3" json:"person,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -313,6 +316,13 @@ func (x *View) GetParamsTotal() int64 {
 	return 0
 }
 
+func (x *View) GetPerson() string {
+	if x != nil {
+		return x.Person
+	}
+	return ""
+}
+
 // ArgumentChange is a difference from an earlier call.
 type ArgumentChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -391,7 +401,7 @@ var File_sluice_approval_v1_view_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_view_proto_rawDesc = "" +
 	"\n" +
-	"\x1dsluice/approval/v1/view.proto\x12\x12sluice.approval.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a\x1bsluice/policy/v1/tool.proto\"\xa8\a\n" +
+	"\x1dsluice/approval/v1/view.proto\x12\x12sluice.approval.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fsluice/policy/v1/decision.proto\x1a\x1bsluice/policy/v1/tool.proto\"\xc0\a\n" +
 	"\x04View\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\tR\n" +
 	"approvalId\x12\x16\n" +
@@ -421,7 +431,8 @@ const file_sluice_approval_v1_view_proto_rawDesc = "" +
 	"\rparams_offset\x18\x18 \x01(\x03R\fparamsOffset\x12\x1f\n" +
 	"\vnext_offset\x18\x19 \x01(\x03R\n" +
 	"nextOffset\x12!\n" +
-	"\fparams_total\x18\x1a \x01(\x03R\vparamsTotal\"d\n" +
+	"\fparams_total\x18\x1a \x01(\x03R\vparamsTotal\x12\x16\n" +
+	"\x06person\x18\x1b \x01(\tR\x06person\"d\n" +
 	"\x0eArgumentChange\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x16\n" +
 	"\x06before\x18\x02 \x01(\tR\x06before\x12\x14\n" +

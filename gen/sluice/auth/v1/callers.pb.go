@@ -105,7 +105,8 @@ type TokenRole int32
 const (
 	// No role. The configuration is refused if a token has no role.
 	TokenRole_TOKEN_ROLE_UNSPECIFIED TokenRole = 0
-	// An agent. It may call tools through the gateway, but only RPCs that need no credential, such as the health check.
+	// An agent. It may call tools through the gateway. It may not call RPCs, except those that need no credential, such
+	// as the health check.
 	TokenRole_TOKEN_ROLE_AGENT TokenRole = 1
 	// An operator. It may read and change all data, but may not call tools.
 	TokenRole_TOKEN_ROLE_OPERATOR TokenRole = 2
@@ -165,7 +166,7 @@ type Callers struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Services that may call the RPC. A service is identified by its certificate or by its in-process connection.
 	Roles []Role `protobuf:"varint,1,rep,packed,name=roles,proto3,enum=sluice.auth.v1.Role" json:"roles,omitempty"`
-	// Token roles that may call the RPC: the holder of a bearer token with one of these roles is permitted.
+	// Token roles that may call the RPC. The holder of a bearer token with one of these roles may call it.
 	Tokens []TokenRole `protobuf:"varint,2,rep,packed,name=tokens,proto3,enum=sluice.auth.v1.TokenRole" json:"tokens,omitempty"`
 	// Whether a calling service must send the principal on whose behalf it calls, in the metadata `sluice-principal`.
 	// sluice.identity.v1.Principal specifies the format. A request with a token never has such a principal.
@@ -175,7 +176,7 @@ type Callers struct {
 	// callers and changes no state.
 	LastKnownTokens bool `protobuf:"varint,4,opt,name=last_known_tokens,json=lastKnownTokens,proto3" json:"last_known_tokens,omitempty"`
 	// Whether callers without a credential may call the RPC. A call without a credential ends after 5 s, and a connection
-	// carries at most four such calls at a time. This is only for unary RPCs by which people get a credential.
+	// carries at most four such calls at a time. This is only for unary RPCs with which people get a credential.
 	Unauthenticated bool `protobuf:"varint,5,opt,name=unauthenticated,proto3" json:"unauthenticated,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache

@@ -338,8 +338,8 @@ type Record struct {
 	DecisionId string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
 	// Trace id of the call: hex, 32 characters.
 	TraceId string `protobuf:"bytes,6,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
-	// The caller: tenant, subject, agent, owner, token, issuer and client of a JWT, run, delegation chain, and the digest
-	// of the session. Groups, scopes and role are not recorded.
+	// The caller: tenant, subject, agent, owner, person, token, issuer and client of a JWT, run, delegation chain, and the
+	// digest of the session. Groups, scopes and role are not recorded.
 	Principal *v1.Principal `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
 	// Configured name of the server.
 	Server string `protobuf:"bytes,8,opt,name=server,proto3" json:"server,omitempty"`

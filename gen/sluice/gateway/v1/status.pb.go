@@ -714,8 +714,9 @@ type ServerStatus struct {
 	RestsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=rests_until,json=restsUntil,proto3" json:"rests_until,omitempty"`
 	// Protocol revisions that the server supports, newest first. It is empty if they have not been determined yet.
 	Revisions []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// Time at which the oldest unfinished start of the server's program began, for any caller. It is absent if no start
-	// is pending, or if the gateway starts no program for the server.
+	// Time at which the gateway began to start the server's program, if the program is not ready yet. If it is being
+	// started for several callers, this is the earliest time. It is absent if no start is pending, or if the gateway
+	// starts no program for the server.
 	StartingSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=starting_since,json=startingSince,proto3" json:"starting_since,omitempty"`
 	// Notice for operators about a problem with the server's program that does not prevent calls. For example, a newer
 	// version of its package could not be installed. It is one sentence of at most 512 bytes, or empty. Only operators of

@@ -33,8 +33,8 @@ const (
 	ConnectionState_CONNECTION_STATE_UNSPECIFIED ConnectionState = 0
 	// The server can be called.
 	ConnectionState_CONNECTION_STATE_CONNECTED ConnectionState = 1
-	// An operator, or the person, has to connect the server: the tokens can't be used any more, or the server has refused a
-	// new one.
+	// An operator, or the person, has to connect the server. The tokens can no longer be used, or the server has refused
+	// a new access token.
 	ConnectionState_CONNECTION_STATE_LOGIN_REQUIRED ConnectionState = 2
 )
 
@@ -86,7 +86,7 @@ type StartConnectionRequest struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Redirect URI of the authorization request, which must be http on 127.0.0.1 or ::1.
 	RedirectUri string `protobuf:"bytes,2,opt,name=redirect_uri,json=redirectUri,proto3" json:"redirect_uri,omitempty"`
-	// Whether the account is only for listing the tools of a server at which each person uses her own account. Only
+	// Whether the account is used only to list the tools of a server at which each person uses her own account. Only
 	// operators of the tenant "default" can connect such an account.
 	ForDiscovery  bool `protobuf:"varint,3,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -226,7 +226,7 @@ func (x *StartConnectionResponse) GetAttempt() []byte {
 	return nil
 }
 
-// FinishConnectionRequest contains the result of the authorization.
+// FinishConnectionRequest contains the result of the authorization request.
 type FinishConnectionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The attempt from StartConnection.
@@ -399,7 +399,7 @@ type Connection struct {
 	ConnectedBy string `protobuf:"bytes,6,opt,name=connected_by,json=connectedBy,proto3" json:"connected_by,omitempty"`
 	// Time at which the access token was last issued.
 	Refreshed *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=refreshed,proto3" json:"refreshed,omitempty"`
-	// Time at which the access token expires. It is absent if the authorization server has not named it.
+	// Time at which the access token expires. It is absent if the authorization server has not stated it.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=expires,proto3" json:"expires,omitempty"`
 	// Whether the connection has a refresh token. Without one, the server has to be connected again when the access
 	// token expires.
@@ -409,8 +409,12 @@ type Connection struct {
 	Problem string `protobuf:"bytes,10,opt,name=problem,proto3" json:"problem,omitempty"`
 	// Person whose account the connection uses. It is absent for an account that belongs to no person.
 	Person *Person `protobuf:"bytes,11,opt,name=person,proto3" json:"person,omitempty"`
-	// Whether the account is only for listing the tools of a server at which each person uses her own account.
-	ForDiscovery  bool `protobuf:"varint,12,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
+	// Whether the account is used only to list the tools of a server at which each person uses her own account.
+	ForDiscovery bool `protobuf:"varint,12,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
+	// Name of the account at the server: preferred_username, email or sub of the ID token, at most 256 bytes. The
+	// authorization server has chosen it. It is empty if the authorization server has issued no ID token at the sign-in,
+	// or if the ID token can't be used.
+	AccountName   string `protobuf:"bytes,13,opt,name=account_name,json=accountName,proto3" json:"account_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -529,10 +533,17 @@ func (x *Connection) GetForDiscovery() bool {
 	return false
 }
 
+func (x *Connection) GetAccountName() string {
+	if x != nil {
+		return x.AccountName
+	}
+	return ""
+}
+
 // ListConnectionsRequest selects a page of the connections.
 type ListConnectionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Token of the page, as in next_page_token of the response with the page before. It is empty for the first page.
+	// `next_page_token` of the previous page. It is empty for the first page.
 	PageToken     string `protobuf:"bytes,1,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -578,9 +589,10 @@ func (x *ListConnectionsRequest) GetPageToken() string {
 // ListConnectionsResponse contains the connections.
 type ListConnectionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The connections. The first page contains one for each server with `credentials`, sorted by server: the account of all
-	// callers, or the account for listing tools. Then follow the connections of people, sorted by server, tenant and
-	// subject: at most 200 on each page. A person who has not connected a server has no connection in the list.
+	// The connections. The first page begins with one connection for each server with `credentials`, sorted by server.
+	// This is the connection of the account that all callers use, or of the account for listing tools. The connections of
+	// people follow, sorted by server, tenant and subject. Each page has at most 200 of them. If a person has not
+	// connected a server, the list contains no connection for this person and server.
 	Connections []*Connection `protobuf:"bytes,1,rep,name=connections,proto3" json:"connections,omitempty"`
 	// Token of the next page. It is empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -632,15 +644,15 @@ func (x *ListConnectionsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// DeleteConnectionRequest names the server.
+// DeleteConnectionRequest specifies the connection to delete.
 type DeleteConnectionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Person whose connection is deleted. If the person is absent, the connection of the caller is deleted, or the
-	// connection that all callers use.
+	// Person whose connection is deleted. If it is absent, the caller's connection is deleted, or the connection that all
+	// callers use.
 	Person *Person `protobuf:"bytes,2,opt,name=person,proto3" json:"person,omitempty"`
-	// Whether the connection for listing tools is deleted. The person must be absent.
+	// Whether the connection for listing tools is deleted. If it is true, the person must be absent.
 	ForDiscovery  bool `protobuf:"varint,3,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -734,26 +746,26 @@ func (*DeleteConnectionResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_connection_proto_rawDescGZIP(), []int{9}
 }
 
-// GetAccessTokenRequest names the server.
+// GetAccessTokenRequest specifies the account for which a token is requested.
 type GetAccessTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the server in the configuration.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// URL to which the gateway sends the token. It must be the URL at which the server was connected. Otherwise the server
-	// has to be connected again.
+	// URL to which the gateway sends the token. It must be the URL at which the server was connected. Otherwise, the
+	// server has to be connected again.
 	Url string `protobuf:"bytes,3,opt,name=url,proto3" json:"url,omitempty"`
-	// Generation of the access token that the server has refused, or 0. A token with this generation is refreshed, unless
-	// it was issued less than a minute ago. Then the state of the connection is LOGIN_REQUIRED until there is another
-	// token, or until the server accepts this one.
+	// Generation of the access token that the server has refused, or 0. If the current token has this generation, it is
+	// refreshed, unless it was issued less than a minute ago or can't be refreshed. If it is not refreshed, the state of
+	// the connection is LOGIN_REQUIRED until there is another token, or until the server accepts this token.
 	RefusedGeneration int64 `protobuf:"varint,2,opt,name=refused_generation,json=refusedGeneration,proto3" json:"refused_generation,omitempty"`
 	// Generation of the access token that the server has accepted in its last response to the gateway, or 0.
 	AcceptedGeneration int64 `protobuf:"varint,4,opt,name=accepted_generation,json=acceptedGeneration,proto3" json:"accepted_generation,omitempty"`
-	// Person on whose behalf the server is called. The token is of her own account, and must not be used for any other
-	// person. The person must be present exactly if each person uses her own account of the server, unless for_discovery
-	// is true.
+	// Person on whose behalf the server is called. The token is for her own account, and must not be used for any other
+	// person. The person is required if each person uses her own account at the server and for_discovery is false.
+	// Otherwise, the person must be absent.
 	Person *Person `protobuf:"bytes,5,opt,name=person,proto3" json:"person,omitempty"`
-	// Whether the token is only for listing the tools of a server at which each person uses her own account. The person
-	// must be absent.
+	// Whether the token is used only to list the tools of a server at which each person uses her own account. If it is
+	// true, the person must be absent.
 	ForDiscovery  bool `protobuf:"varint,6,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -836,12 +848,13 @@ type GetAccessTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Access token, to be sent as `Authorization: Bearer` to the configured URL of the server and nowhere else.
 	AccessToken string `protobuf:"bytes,1,opt,name=access_token,json=accessToken,proto3" json:"access_token,omitempty"`
-	// Time at which the token expires. It is absent if the authorization server has not named it.
+	// Time at which the token expires. It is absent if the authorization server has not stated it.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
 	// Generation of the token, at least 1. Each refresh and each new connection increases it.
 	Generation int64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// Time until the token expires, measured when the response is sent. It is absent if the authorization server has not
-	// named it. A gateway uses it instead of `expires`, because its clock can differ from that of the identity service.
+	// stated it. A gateway uses this field instead of `expires`, because the clocks of the gateway and the identity
+	// service can differ.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,4,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	// Person whose account the token belongs to. It is absent if the account belongs to no person. A gateway refuses a
 	// token for another person than the one it has requested. Identity services before this field ignore the person in
@@ -964,7 +977,7 @@ const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\x06Person\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01(\x80\x02R\asubject\"\xfb\x03\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\x02R\asubject\"\x9e\x04\n" +
 	"\n" +
 	"Connection\x12\x16\n" +
 	"\x06server\x18\x01 \x01(\tR\x06server\x129\n" +
@@ -979,7 +992,8 @@ const file_sluice_identity_v1_connection_proto_rawDesc = "" +
 	"\aproblem\x18\n" +
 	" \x01(\tR\aproblem\x122\n" +
 	"\x06person\x18\v \x01(\v2\x1a.sluice.identity.v1.PersonR\x06person\x12#\n" +
-	"\rfor_discovery\x18\f \x01(\bR\fforDiscovery\"A\n" +
+	"\rfor_discovery\x18\f \x01(\bR\fforDiscovery\x12!\n" +
+	"\faccount_name\x18\r \x01(\tR\vaccountName\"A\n" +
 	"\x16ListConnectionsRequest\x12'\n" +
 	"\n" +
 	"page_token\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\tpageToken\"\x83\x01\n" +

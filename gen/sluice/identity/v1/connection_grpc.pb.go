@@ -30,14 +30,15 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ConnectionService signs the mesh in at MCP servers that require OAuth (`servers.NAME.credentials`), and keeps their
-// access tokens valid. A connection is the result of one sign-in: an access token and, if the authorization server
-// issues one, a refresh token. Only the identity service uses refresh tokens, so that two programs never use the same
-// one. The gateway receives access tokens.
+// ConnectionService signs the mesh in at MCP servers that require OAuth (`servers.NAME.credentials`), and keeps the
+// access tokens for these servers valid. A connection is the result of one sign-in: an access token and, if the
+// authorization server issues one, a refresh token. Only the identity service uses refresh tokens, so that two programs
+// never use the same one. The gateway receives access tokens.
 //
 // If all callers use the same account of a server (`as: shared`), an operator connects the server. If each person uses
-// her own account (`as: person`), each person connects the server for herself. Then a token of one person is never used
-// for another person. In addition, an operator connects an account with which the mesh only lists the server's tools.
+// her own account (`as: person`), each person connects the server for herself. In this case, a token of one person is
+// never used for another person. In addition, an operator connects an account that the mesh uses only to list the
+// server's tools.
 //
 // A person connects a server by the authorization code flow with PKCE (MCP 2025-11-25, Authorization) and a redirect to
 // loopback (RFC 8252, section 7.3).
@@ -60,16 +61,19 @@ type ConnectionServiceClient interface {
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
 	//	FAILED_PRECONDITION  CONNECTION_ATTEMPT_ENDED: the attempt was started more than 15 minutes ago, by another
-	//	                     person, or with another configuration of the server; start again
+	//	                     person, or with another configuration of the server, or it has succeeded, or three codes were
+	//	                     exchanged for it; start again
 	//	                     AUTHORIZATION_REFUSED: the authorization server has refused the code
 	//	RESOURCE_EXHAUSTED   TOO_MANY_CONNECTIONS: the people of the tenant have too many connections
+	//	                     TOO_MANY_SIGN_INS: as for StartConnection; the first code of an attempt does not count
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: as for StartConnection
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be stored; start again
 	//	PERMISSION_DENIED    TENANT_REFUSED: as for StartConnection
 	FinishConnection(ctx context.Context, in *FinishConnectionRequest, opts ...grpc.CallOption) (*FinishConnectionResponse, error)
 	// ListConnections returns the servers that have `credentials`, with their connections. It returns the caller's own
-	// connections, and those of no person. Operators see the connections of all people in their tenant, and operators of
-	// the tenant "default" those of all tenants. It never returns tokens.
+	// connections, and the connections of accounts that belong to no person. Operators see the connections of all people
+	// in their tenant. Operators of the tenant "default" see the connections of all tenants. The RPC never returns
+	// tokens.
 	ListConnections(ctx context.Context, in *ListConnectionsRequest, opts ...grpc.CallOption) (*ListConnectionsResponse, error)
 	// DeleteConnection deletes the tokens of a connection. Within a minute, gateways stop using the last access token and
 	// end the streams that they have opened with it. Afterwards, they use the token only to end sessions at the server. The
@@ -157,14 +161,15 @@ func (c *connectionServiceClient) GetAccessToken(ctx context.Context, in *GetAcc
 // All implementations must embed UnimplementedConnectionServiceServer
 // for forward compatibility.
 //
-// ConnectionService signs the mesh in at MCP servers that require OAuth (`servers.NAME.credentials`), and keeps their
-// access tokens valid. A connection is the result of one sign-in: an access token and, if the authorization server
-// issues one, a refresh token. Only the identity service uses refresh tokens, so that two programs never use the same
-// one. The gateway receives access tokens.
+// ConnectionService signs the mesh in at MCP servers that require OAuth (`servers.NAME.credentials`), and keeps the
+// access tokens for these servers valid. A connection is the result of one sign-in: an access token and, if the
+// authorization server issues one, a refresh token. Only the identity service uses refresh tokens, so that two programs
+// never use the same one. The gateway receives access tokens.
 //
 // If all callers use the same account of a server (`as: shared`), an operator connects the server. If each person uses
-// her own account (`as: person`), each person connects the server for herself. Then a token of one person is never used
-// for another person. In addition, an operator connects an account with which the mesh only lists the server's tools.
+// her own account (`as: person`), each person connects the server for herself. In this case, a token of one person is
+// never used for another person. In addition, an operator connects an account that the mesh uses only to list the
+// server's tools.
 //
 // A person connects a server by the authorization code flow with PKCE (MCP 2025-11-25, Authorization) and a redirect to
 // loopback (RFC 8252, section 7.3).
@@ -187,16 +192,19 @@ type ConnectionServiceServer interface {
 	//
 	//	NOT_FOUND            SERVER_UNKNOWN: as for StartConnection
 	//	FAILED_PRECONDITION  CONNECTION_ATTEMPT_ENDED: the attempt was started more than 15 minutes ago, by another
-	//	                     person, or with another configuration of the server; start again
+	//	                     person, or with another configuration of the server, or it has succeeded, or three codes were
+	//	                     exchanged for it; start again
 	//	                     AUTHORIZATION_REFUSED: the authorization server has refused the code
 	//	RESOURCE_EXHAUSTED   TOO_MANY_CONNECTIONS: the people of the tenant have too many connections
+	//	                     TOO_MANY_SIGN_INS: as for StartConnection; the first code of an attempt does not count
 	//	UNAVAILABLE          AUTHORIZATION_SERVER_UNAVAILABLE: as for StartConnection
 	//	                     CATALOGUE_STORE_AWAY: the connection could not be stored; start again
 	//	PERMISSION_DENIED    TENANT_REFUSED: as for StartConnection
 	FinishConnection(context.Context, *FinishConnectionRequest) (*FinishConnectionResponse, error)
 	// ListConnections returns the servers that have `credentials`, with their connections. It returns the caller's own
-	// connections, and those of no person. Operators see the connections of all people in their tenant, and operators of
-	// the tenant "default" those of all tenants. It never returns tokens.
+	// connections, and the connections of accounts that belong to no person. Operators see the connections of all people
+	// in their tenant. Operators of the tenant "default" see the connections of all tenants. The RPC never returns
+	// tokens.
 	ListConnections(context.Context, *ListConnectionsRequest) (*ListConnectionsResponse, error)
 	// DeleteConnection deletes the tokens of a connection. Within a minute, gateways stop using the last access token and
 	// end the streams that they have opened with it. Afterwards, they use the token only to end sessions at the server. The

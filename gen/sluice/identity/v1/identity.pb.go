@@ -52,7 +52,8 @@ type Principal struct {
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Name of the agent that calls, at most 128 bytes. It is empty for people.
 	Agent string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if that person is not known.
+	// Subject of the person for whom the agent works, at most 256 bytes. It is empty if that person is not known. The owner
+	// counts for limits, blocks and approvals, but gives no access to the person's connections; see person.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Groups of the subject, sorted and without duplicates: at most 256 groups of 1 to 128 bytes each.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
@@ -84,12 +85,12 @@ type Principal struct {
 	Client string `protobuf:"bytes,14,opt,name=client,proto3" json:"client,omitempty"`
 	// OAuth scopes of the presented JWT, sorted and without duplicates: at most 128 scopes of 1 to 256 bytes.
 	Scopes []string `protobuf:"bytes,15,rep,name=scopes,proto3" json:"scopes,omitempty"`
-	// Servers to which the presented credential gives access: those that the audience of a JWT names, or those of a
-	// token. If the list is empty, the credential gives access to all servers.
+	// Servers to which the presented credential gives access. For a JWT, these are the servers in its audience. For a
+	// token of the mesh, these are the token's servers. If the list is empty, the credential gives access to all servers.
 	Servers []string `protobuf:"bytes,16,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Time at which the holder of the credential has authenticated at the issuer: the claim `auth_time` of the ID token
-	// of a session, or of the JWT. It is absent if the issuer has not sent it, and for tokens that are not sessions. It
-	// does not identify the principal, and differs between the credentials of one principal.
+	// Time at which the holder of the credential authenticated at the issuer: the claim `auth_time` of the JWT, or of the
+	// ID token with which a session was created. It is absent if the issuer has not sent it, and for tokens that are not
+	// sessions. It does not identify the principal, and differs between the credentials of one principal.
 	AuthTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
 	// Authentication context class of that authentication: the claim `acr`, at most 256 bytes. It is empty if the issuer
 	// has not sent it, and for tokens that are not sessions.
@@ -97,7 +98,12 @@ type Principal struct {
 	// Subject that the actor of a delegated JWT (claim `act`) has when it acts for itself, at most 256 bytes. A block of
 	// this subject applies to the principal, and a person with this subject can't approve the principal's calls. It is
 	// empty for other credentials.
-	Actor         string `protobuf:"bytes,21,opt,name=actor,proto3" json:"actor,omitempty"`
+	Actor string `protobuf:"bytes,21,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Subject of the person whose connections to servers with `credentials: {as: person}` the agent uses, at most 256
+	// bytes. It is empty if the agent uses no such connections, and for people, who do not call tools. It is set if a JWT
+	// or the configuration names the owner, or if the owner has created the token with uses_connections. For an agent of
+	// the mesh, it is the person of its creator, or its creator if a person has created it.
+	Person        string `protobuf:"bytes,22,opt,name=person,proto3" json:"person,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -265,6 +271,13 @@ func (x *Principal) GetActor() string {
 	return ""
 }
 
+func (x *Principal) GetPerson() string {
+	if x != nil {
+		return x.Person
+	}
+	return ""
+}
+
 // Token describes a token without its secret.
 type Token struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -299,19 +312,22 @@ type Token struct {
 	// Subject of the operator who revoked the token, at most 256 bytes. People of tenants other than "default" do not
 	// receive the subjects of operators of other tenants.
 	RevokedBy string `protobuf:"bytes,14,opt,name=revoked_by,json=revokedBy,proto3" json:"revoked_by,omitempty"`
-	// Servers that the token gives access to, at their own URLs, sorted and without duplicates: at most 16. If the list
-	// is empty, the token gives access to all servers.
+	// Servers to which the token gives access at the servers' own URLs, sorted and without duplicates: at most 16. If the
+	// list is empty, the token gives access to all servers.
 	Servers []string `protobuf:"bytes,15,rep,name=servers,proto3" json:"servers,omitempty"`
 	// Name of the issuer at which the holder has signed in (SessionService). It is empty if the token is not a session.
 	Issuer string `protobuf:"bytes,16,opt,name=issuer,proto3" json:"issuer,omitempty"`
-	// Time at which the holder had authenticated at the issuer when the session was created: the claim `auth_time` of the
-	// ID token. It is absent if the issuer has not sent it, or if the token is not a session.
+	// Time at which the holder authenticated at the issuer: the claim `auth_time` of the ID token with which the session
+	// was created. It is absent if the issuer has not sent it, or if the token is not a session.
 	AuthTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=auth_time,json=authTime,proto3" json:"auth_time,omitempty"`
 	// Authentication context class of that authentication: the claim `acr` of the ID token, at most 256 bytes. It is
 	// empty if the issuer has not sent it, or if the token is not a session.
-	Acr           string `protobuf:"bytes,18,opt,name=acr,proto3" json:"acr,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Acr string `protobuf:"bytes,18,opt,name=acr,proto3" json:"acr,omitempty"`
+	// Whether the agent uses the owner's connections to servers with `credentials: {as: person}`. It is true for agents'
+	// tokens in the configuration that have an owner. For other tokens, only the owner can set it, in CreateToken.
+	UsesConnections bool `protobuf:"varint,19,opt,name=uses_connections,json=usesConnections,proto3" json:"uses_connections,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Token) Reset() {
@@ -470,13 +486,22 @@ func (x *Token) GetAcr() string {
 	return ""
 }
 
+func (x *Token) GetUsesConnections() bool {
+	if x != nil {
+		return x.UsesConnections
+	}
+	return false
+}
+
 // CreateTokenRequest requests a token.
 type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token to create. Its role must be `agent`, and it must have an agent and an expiry time. All other times,
-	// `created_by`, `revoked_by` and `configured` are ignored.
+	// `created_by`, `revoked_by` and `configured` are ignored. If `uses_connections` is true, the caller must be the
+	// owner.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// Whether the caller becomes the owner of the token. If it is true, `token.owner` is ignored.
+	// Whether the caller becomes the owner of the token. If it is true, `token.owner` is ignored, and the token must be
+	// for the caller's tenant.
 	OwnedByCaller bool `protobuf:"varint,2,opt,name=owned_by_caller,json=ownedByCaller,proto3" json:"owned_by_caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -708,11 +733,11 @@ type RotateTokenRequest struct {
 	// Name of the token.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Time for which the old secret stays valid: at most 7 days, and at most until the token would have expired. If it is
-	// absent, the old secret and all secrets that were replaced before end at once. Otherwise earlier secrets stay valid
-	// until their own end.
+	// absent, the old secret and all earlier secrets become invalid immediately. Otherwise, earlier secrets stay valid
+	// until their own expiry.
 	Overlap *durationpb.Duration `protobuf:"bytes,2,opt,name=overlap,proto3" json:"overlap,omitempty"`
-	// Time at which the token expires. If it is absent, the token is valid from now for as long as it was valid after its
-	// creation or its last rotation.
+	// Time at which the token expires. If it is absent, the token gets the same lifetime again that it received at its
+	// creation or at its last rotation.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -776,7 +801,7 @@ type RotateTokenResponse struct {
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// New secret of the token, as in CreateTokenResponse.
 	Secret string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
-	// Time at which the old secret ends. It is absent if the old secret has ended.
+	// Time at which the old secret expires. It is absent if the old secret is already invalid.
 	OldSecretExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=old_secret_expires,json=oldSecretExpires,proto3" json:"old_secret_expires,omitempty"`
 	// Number of replicas that have not confirmed the change, as in RevokeTokenResponse, or -1 if it is not known.
 	UnconfirmedReplicas int32 `protobuf:"varint,4,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
@@ -845,8 +870,8 @@ func (x *RotateTokenResponse) GetUnconfirmedReplicas() int32 {
 // ImportTokensRequest names the tokens to store.
 type ImportTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of the tokens, at most 200. If the list is empty, all tokens of agents of the caller's tenant are stored,
-	// except those that were stored before.
+	// Names of the tokens, at most 200. If the list is empty, all configured tokens of agents in the caller's tenant are
+	// stored, except the tokens that are already stored.
 	Names []string `protobuf:"bytes,1,rep,name=names,proto3" json:"names,omitempty"`
 	// Time at which the tokens expire.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
@@ -1008,7 +1033,8 @@ type RevokeTokenResponse struct {
 	// Names of the agent's tokens that stay valid because they are in the configuration.
 	Configured []string `protobuf:"bytes,2,rep,name=configured,proto3" json:"configured,omitempty"`
 	// Number of replicas of the identity service that have not confirmed the revocation, because they have no connection
-	// to the database. Such a replica stops confirming tokens `stores.identity_max_age` after it has lost the connection.
+	// to the database. Such a replica stops confirming tokens when `stores.identity_max_age` has passed since it lost the
+	// connection.
 	UnconfirmedReplicas int32 `protobuf:"varint,3,opt,name=unconfirmed_replicas,json=unconfirmedReplicas,proto3" json:"unconfirmed_replicas,omitempty"`
 	unknownFields       protoimpl.UnknownFields
 	sizeCache           protoimpl.SizeCache
@@ -1304,7 +1330,7 @@ func (x *WatchTokensResponse) GetVersion() uint64 {
 	return 0
 }
 
-// AcknowledgeTokensRequest says which set of tokens a service uses.
+// AcknowledgeTokensRequest specifies the set of tokens that a service uses.
 type AcknowledgeTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier of the stream, from WatchTokensResponse. An unknown identifier is ignored.
@@ -2028,7 +2054,7 @@ type PreviousSecret struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of the secret: 32 bytes.
 	Sha256 []byte `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// Time at which the secret ends.
+	// Time at which the secret expires.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2358,9 +2384,9 @@ type ExplainedStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the step, such as "audience".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What the step has found.
+	// Result of the step.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// True for the step that refuses the token.
+	// Whether this step refuses the token.
 	Refused       bool `protobuf:"varint,3,opt,name=refused,proto3" json:"refused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2466,8 +2492,8 @@ func (x *ReportUnknownKeyRequest) GetIssuer() string {
 // ReportUnknownKeyResponse says which keys the issuer has.
 type ReportUnknownKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SHA-256 digest of the issuer's keys, 32 bytes. A caller with other keys receives them soon, in a set of
-	// WatchTokens.
+	// SHA-256 digest of the issuer's keys, 32 bytes. If a caller has other keys, it will soon receive these keys in a set
+	// from WatchTokens.
 	KeysSha256    []byte `protobuf:"bytes,1,opt,name=keys_sha256,json=keysSha256,proto3" json:"keys_sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2514,7 +2540,7 @@ var File_sluice_identity_v1_identity_proto protoreflect.FileDescriptor
 
 const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xd9\x06\n" +
+	"!sluice/identity/v1/identity.proto\x12\x12sluice.identity.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1csluice/auth/v1/callers.proto\x1a\x1fsluice/identity/v1/issuer.proto\"\xfb\x06\n" +
 	"\tPrincipal\x120\n" +
 	"\x06tenant\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
 	"\asubject\x18\x02 \x01(\tB\n" +
@@ -2537,7 +2563,8 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\aservers\x18\x10 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\x127\n" +
 	"\tauth_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\bauthTime\x12\x1a\n" +
 	"\x03acr\x18\x12 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03acr\x12\x1e\n" +
-	"\x05actor\x18\x15 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05actor\"\xce\x06\n" +
+	"\x05actor\x18\x15 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05actor\x12 \n" +
+	"\x06person\x18\x16 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06person\"\xf9\x06\n" +
 	"\x05Token\x123\n" +
 	"\x04name\x18\x01 \x01(\tB\x1f\xbaH\x1cr\x1a2\x18^[A-Za-z0-9_.@-]{1,128}$R\x04name\x120\n" +
 	"\x06tenant\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,64}$R\x06tenant\x12$\n" +
@@ -2563,7 +2590,8 @@ const file_sluice_identity_v1_identity_proto_rawDesc = "" +
 	"\aservers\x18\x0f \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x10\x18\x01\"\x15r\x132\x11^[a-z0-9-]{1,32}$R\aservers\x120\n" +
 	"\x06issuer\x18\x10 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,32}$R\x06issuer\x127\n" +
 	"\tauth_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\bauthTime\x12\x1a\n" +
-	"\x03acr\x18\x12 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03acr\"u\n" +
+	"\x03acr\x18\x12 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x03acr\x12)\n" +
+	"\x10uses_connections\x18\x13 \x01(\bR\x0fusesConnections\"u\n" +
 	"\x12CreateTokenRequest\x127\n" +
 	"\x05token\x18\x01 \x01(\v2\x19.sluice.identity.v1.TokenB\x06\xbaH\x03\xc8\x01\x01R\x05token\x12&\n" +
 	"\x0fowned_by_caller\x18\x02 \x01(\bR\rownedByCaller\"^\n" +

@@ -43,12 +43,14 @@ const (
 // returned only once, when the token is created or rotated. Tokens in the configuration are listed, but can be changed
 // only in the configuration. The identity service serves IdentityService.
 type IdentityServiceClient interface {
-	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
-	// again. Errors:
+	// CreateToken creates a token and returns the secret of the token. No later response contains the secret. If the
+	// response is lost, revoke the token and create it again. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, even if it has ended but is still listed
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
-	//	                     tenant
+	//	                     tenant;
+	//	                     OWNER_REFUSED: the caller is to own a token of another tenant, or the token would use the
+	//	                     connections of a person other than the caller
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now, its role is
 	//	                     not `agent`, or it names no agent, more than 16 groups, a group that the configuration does
 	//	                     not give to that tenant, or a reserved subject
@@ -59,21 +61,22 @@ type IdentityServiceClient interface {
 	// ListTokens lists the valid tokens of the caller's tenant, including the tokens in the configuration. For an
 	// operator of the tenant "default", it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// RotateToken replaces the secret of a token and returns the new secret, once. The old secret stays valid for a
-	// while, so that clients can change to the new one without a failed call. The name, the rights and the time of
-	// creation of the token stay the same. Errors:
+	// RotateToken replaces the secret of a token and returns the new secret. No later response contains the secret. On
+	// request, the old secret stays valid for some time, so that clients can change to the new secret without a failed
+	// call. The name, the rights and the time of creation of the token stay the same. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
 	//	                     TOKEN_ENDED: the token has expired or was revoked; create another one
 	//	                     TOKEN_IS_SESSION: the token is a session; the person can sign in again
+	//	PERMISSION_DENIED    OWNER_REFUSED: the token uses the connections of its owner, who is not the caller
 	//	RESOURCE_EXHAUSTED   TOKEN_ROTATED: four earlier secrets of the token are still valid
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
 	RotateToken(ctx context.Context, in *RotateTokenRequest, opts ...grpc.CallOption) (*RotateTokenResponse, error)
 	// ImportTokens stores tokens of agents that the configuration contains, with the same names and secrets, so that
 	// clients need no change. While the configuration contains a token, the stored one is not used. Either all named
-	// tokens are stored, or none. Errors:
+	// tokens are stored, or none. The stored tokens do not use the connections of their owners. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: a stored token has the name or the secret of one of the tokens
 	//	NOT_FOUND            TOKEN_UNKNOWN: the configuration has no such token of an agent in the caller's tenant
@@ -91,8 +94,8 @@ type IdentityServiceClient interface {
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
 	// BlockCaller blocks a subject or an OAuth client. The mesh then refuses the caller's tokens, sessions and JWTs,
 	// agents whose owner is the subject, and JWTs in which the subject acts for another person, even if they are created
-	// after the block. The RPC returns when all services apply the block, like RevokeToken. A caller that was blocked
-	// before stays blocked, so the request is safe to repeat. Errors:
+	// after the block. The RPC returns when all services apply the block, with the same time limit as RevokeToken. A
+	// caller that is already blocked stays blocked, so the request is safe to repeat. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" blocks a caller of another
 	//	                     tenant
@@ -100,7 +103,8 @@ type IdentityServiceClient interface {
 	//	RESOURCE_EXHAUSTED   BLOCKS_FULL: 1,000 callers of the tenant are blocked
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the caller was blocked
 	BlockCaller(ctx context.Context, in *BlockCallerRequest, opts ...grpc.CallOption) (*BlockCallerResponse, error)
-	// UnblockCaller ends a block. The mesh accepts the caller's credentials again, unless they have ended since. Errors:
+	// UnblockCaller ends a block. The mesh accepts the caller's credentials again, unless they have expired or were
+	// revoked in the meantime. Errors:
 	//
 	//	NOT_FOUND            BLOCK_UNKNOWN: the caller's tenant has no such block
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the block has ended
@@ -112,7 +116,7 @@ type IdentityServiceClient interface {
 	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
 	// none. A service acknowledges each set with AcknowledgeTokens.
 	WatchTokens(ctx context.Context, in *WatchTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTokensResponse], error)
-	// AcknowledgeTokens says that a service uses a set of tokens. A revocation is complete when all services have
+	// AcknowledgeTokens reports that a service uses a set of tokens. A revocation is complete when all services have
 	// acknowledged it, or 2.1 s later, because a service without a connection then accepts no tokens.
 	AcknowledgeTokens(ctx context.Context, in *AcknowledgeTokensRequest, opts ...grpc.CallOption) (*AcknowledgeTokensResponse, error)
 	// ListIssuers returns the issuers of the configuration, and when their keys were fetched. People of tenants other than
@@ -123,9 +127,9 @@ type IdentityServiceClient interface {
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: the caller is an operator of a tenant other than "default"
 	ExplainJWT(ctx context.Context, in *ExplainJWTRequest, opts ...grpc.CallOption) (*ExplainJWTResponse, error)
-	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the
-	// keys again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
-	// Errors:
+	// ReportUnknownKey reports that a JWT was signed with a key that is not among the known keys of the issuer. The
+	// service then fetches the keys again, but at most once in 30 s for each issuer. If the keys have changed, they are
+	// sent to the watchers. Errors:
 	//
 	//	NOT_FOUND  ISSUER_UNKNOWN: the configuration has no such issuer
 	ReportUnknownKey(ctx context.Context, in *ReportUnknownKeyRequest, opts ...grpc.CallOption) (*ReportUnknownKeyResponse, error)
@@ -299,12 +303,14 @@ func (c *identityServiceClient) ReportTokenUse(ctx context.Context, in *ReportTo
 // returned only once, when the token is created or rotated. Tokens in the configuration are listed, but can be changed
 // only in the configuration. The identity service serves IdentityService.
 type IdentityServiceServer interface {
-	// CreateToken creates a token and returns its secret, once. If the response is lost, revoke the token and create it
-	// again. Errors:
+	// CreateToken creates a token and returns the secret of the token. No later response contains the secret. If the
+	// response is lost, revoke the token and create it again. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name, even if it has ended but is still listed
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
-	//	                     tenant
+	//	                     tenant;
+	//	                     OWNER_REFUSED: the caller is to own a token of another tenant, or the token would use the
+	//	                     connections of a person other than the caller
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now, its role is
 	//	                     not `agent`, or it names no agent, more than 16 groups, a group that the configuration does
 	//	                     not give to that tenant, or a reserved subject
@@ -315,21 +321,22 @@ type IdentityServiceServer interface {
 	// ListTokens lists the valid tokens of the caller's tenant, including the tokens in the configuration. For an
 	// operator of the tenant "default", it lists the tokens of all tenants. Secrets and hashes are never returned.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RotateToken replaces the secret of a token and returns the new secret, once. The old secret stays valid for a
-	// while, so that clients can change to the new one without a failed call. The name, the rights and the time of
-	// creation of the token stay the same. Errors:
+	// RotateToken replaces the secret of a token and returns the new secret. No later response contains the secret. On
+	// request, the old secret stays valid for some time, so that clients can change to the new secret without a failed
+	// call. The name, the rights and the time of creation of the token stay the same. Errors:
 	//
 	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
 	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; change it there
 	//	                     TOKEN_ENDED: the token has expired or was revoked; create another one
 	//	                     TOKEN_IS_SESSION: the token is a session; the person can sign in again
+	//	PERMISSION_DENIED    OWNER_REFUSED: the token uses the connections of its owner, who is not the caller
 	//	RESOURCE_EXHAUSTED   TOKEN_ROTATED: four earlier secrets of the token are still valid
 	//	INVALID_ARGUMENT     TOKEN_INVALID: the token does not expire between 1 minute and 1 year from now
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the secret was replaced
 	RotateToken(context.Context, *RotateTokenRequest) (*RotateTokenResponse, error)
 	// ImportTokens stores tokens of agents that the configuration contains, with the same names and secrets, so that
 	// clients need no change. While the configuration contains a token, the stored one is not used. Either all named
-	// tokens are stored, or none. Errors:
+	// tokens are stored, or none. The stored tokens do not use the connections of their owners. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: a stored token has the name or the secret of one of the tokens
 	//	NOT_FOUND            TOKEN_UNKNOWN: the configuration has no such token of an agent in the caller's tenant
@@ -347,8 +354,8 @@ type IdentityServiceServer interface {
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
 	// BlockCaller blocks a subject or an OAuth client. The mesh then refuses the caller's tokens, sessions and JWTs,
 	// agents whose owner is the subject, and JWTs in which the subject acts for another person, even if they are created
-	// after the block. The RPC returns when all services apply the block, like RevokeToken. A caller that was blocked
-	// before stays blocked, so the request is safe to repeat. Errors:
+	// after the block. The RPC returns when all services apply the block, with the same time limit as RevokeToken. A
+	// caller that is already blocked stays blocked, so the request is safe to repeat. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" blocks a caller of another
 	//	                     tenant
@@ -356,7 +363,8 @@ type IdentityServiceServer interface {
 	//	RESOURCE_EXHAUSTED   BLOCKS_FULL: 1,000 callers of the tenant are blocked
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the caller was blocked
 	BlockCaller(context.Context, *BlockCallerRequest) (*BlockCallerResponse, error)
-	// UnblockCaller ends a block. The mesh accepts the caller's credentials again, unless they have ended since. Errors:
+	// UnblockCaller ends a block. The mesh accepts the caller's credentials again, unless they have expired or were
+	// revoked in the meantime. Errors:
 	//
 	//	NOT_FOUND            BLOCK_UNKNOWN: the caller's tenant has no such block
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the block has ended
@@ -368,7 +376,7 @@ type IdentityServiceServer interface {
 	// every 500 ms. A service that has received no message for 1 s no longer knows which tokens are valid, and accepts
 	// none. A service acknowledges each set with AcknowledgeTokens.
 	WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error
-	// AcknowledgeTokens says that a service uses a set of tokens. A revocation is complete when all services have
+	// AcknowledgeTokens reports that a service uses a set of tokens. A revocation is complete when all services have
 	// acknowledged it, or 2.1 s later, because a service without a connection then accepts no tokens.
 	AcknowledgeTokens(context.Context, *AcknowledgeTokensRequest) (*AcknowledgeTokensResponse, error)
 	// ListIssuers returns the issuers of the configuration, and when their keys were fetched. People of tenants other than
@@ -379,9 +387,9 @@ type IdentityServiceServer interface {
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: the caller is an operator of a tenant other than "default"
 	ExplainJWT(context.Context, *ExplainJWTRequest) (*ExplainJWTResponse, error)
-	// ReportUnknownKey says that a JWT names a key that the issuer's keys do not contain. The service then fetches the
-	// keys again, but at most once in 30 s for each issuer. If the keys have changed, they are sent to the watchers.
-	// Errors:
+	// ReportUnknownKey reports that a JWT was signed with a key that is not among the known keys of the issuer. The
+	// service then fetches the keys again, but at most once in 30 s for each issuer. If the keys have changed, they are
+	// sent to the watchers. Errors:
 	//
 	//	NOT_FOUND  ISSUER_UNKNOWN: the configuration has no such issuer
 	ReportUnknownKey(context.Context, *ReportUnknownKeyRequest) (*ReportUnknownKeyResponse, error)

@@ -29,7 +29,7 @@ type Issuer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the issuer in the configuration, unique: 1 to 32 lower-case letters, digits or `-`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Value of the claim `iss` (RFC 7519, section 4.1.1). It is compared as text, and unique among the issuers.
+	// Value of the claim `iss` (RFC 7519, section 4.1.1). It is compared as text. It is unique among the issuers.
 	Issuer string `protobuf:"bytes,2,opt,name=issuer,proto3" json:"issuer,omitempty"`
 	// URI of the mesh as a protected resource (RFC 8707, section 2), such as `https://mcp.example.com/mcp`. A token with
 	// this audience gives access to all servers. A token with the audience `<resource>/<server>` gives access to one
@@ -39,11 +39,11 @@ type Issuer struct {
 	Audiences []string `protobuf:"bytes,4,rep,name=audiences,proto3" json:"audiences,omitempty"`
 	// Claims that a token must have in addition to those of RFC 9068, at most 16.
 	Require []*RequiredClaim `protobuf:"bytes,5,rep,name=require,proto3" json:"require,omitempty"`
-	// Tenant of the callers. It is set unless `tenant_claim` is set.
+	// Tenant of the callers. It is empty if `tenant_claim` is set.
 	Tenant string `protobuf:"bytes,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// JSON Pointer (RFC 6901) of the claim that selects the tenant by `tenants`.
+	// JSON Pointer (RFC 6901) of the claim that determines the tenant. `tenants` maps the claim's values to tenants.
 	TenantClaim string `protobuf:"bytes,7,opt,name=tenant_claim,json=tenantClaim,proto3" json:"tenant_claim,omitempty"`
-	// Tenants by the value of the claim `tenant_claim`. A token with another value is refused.
+	// Tenants by the value of the claim in `tenant_claim`. A token with another value is refused.
 	Tenants map[string]string `protobuf:"bytes,8,rep,name=tenants,proto3" json:"tenants,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Template of the subject: text with JSON Pointers of claims in braces, such as `corp/{/sub}`.
 	Subject string `protobuf:"bytes,9,opt,name=subject,proto3" json:"subject,omitempty"`
@@ -51,14 +51,15 @@ type Issuer struct {
 	GroupsClaim string `protobuf:"bytes,10,opt,name=groups_claim,json=groupsClaim,proto3" json:"groups_claim,omitempty"`
 	// Prefix of the groups that are used. The prefix is removed, and groups without the prefix are ignored.
 	GroupsPrefix string `protobuf:"bytes,11,opt,name=groups_prefix,json=groupsPrefix,proto3" json:"groups_prefix,omitempty"`
-	// If true, a token without the claim `groups_claim` has no groups. Otherwise such a token is refused.
+	// If true, a token without the claim in `groups_claim` is accepted, and has no groups. If false, such a token is
+	// refused.
 	GroupsOptional bool `protobuf:"varint,12,opt,name=groups_optional,json=groupsOptional,proto3" json:"groups_optional,omitempty"`
 	// JSON Pointer of the claim that identifies the agent. It is empty if callers have no agent name.
 	AgentClaim string `protobuf:"bytes,13,opt,name=agent_claim,json=agentClaim,proto3" json:"agent_claim,omitempty"`
-	// Names of agents by the value of the claim `agent_claim`.
+	// Names of agents by the value of the claim in `agent_claim`.
 	Agents map[string]string `protobuf:"bytes,14,rep,name=agents,proto3" json:"agents,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// If true, the agent is named as the claim if `agents` does not contain the claim's value. Otherwise the token is
-	// refused.
+	// If true, the claim's value is used as the agent's name if `agents` does not contain the value. If false, such a
+	// token is refused.
 	AgentNamedByClaim bool `protobuf:"varint,15,opt,name=agent_named_by_claim,json=agentNamedByClaim,proto3" json:"agent_named_by_claim,omitempty"`
 	// Template of the owner, as in `subject`. It is empty if callers have no owner.
 	Owner string `protobuf:"bytes,16,opt,name=owner,proto3" json:"owner,omitempty"`
@@ -74,9 +75,10 @@ type Issuer struct {
 	// Groups of subjects of the tenant "default" in the configuration (`groups`). A caller has these groups in addition
 	// to the groups of its token.
 	SubjectGroups map[string]*SubjectGroups `protobuf:"bytes,21,rep,name=subject_groups,json=subjectGroups,proto3" json:"subject_groups,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// If true, tokens with the claim `act` (RFC 8693, section 4.1) are accepted: the actor is an agent that acts for the
-	// subject of the token. Then `subject` contains no claim except `/sub`, `owner` is empty or equal to `subject`, and
-	// `agent_claim` is empty or `/act/sub`. If false, tokens with this claim are refused.
+	// If true, tokens with the claim `act` (RFC 8693, section 4.1) are accepted. The actor is an agent that acts for the
+	// subject of the token. In this case, the following conditions must be met: `subject` contains no claim except
+	// `/sub`, `owner` is empty or equal to `subject`, and `agent_claim` is empty or `/act/sub`. If false, tokens with
+	// this claim are refused.
 	Delegation    bool `protobuf:"varint,26,opt,name=delegation,proto3" json:"delegation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -317,7 +319,7 @@ type RequiredClaim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// JSON Pointer (RFC 6901) of the claim.
 	Claim string `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"`
-	// Accepted values. In a pattern, `*` stands for any text. If the claim is a list, one of its items must match.
+	// Accepted values. In a pattern, `*` matches any text. If the claim is a list, one of its items must match.
 	Patterns []string `protobuf:"bytes,2,rep,name=patterns,proto3" json:"patterns,omitempty"`
 	// If set, the claim must be this truth value, and `patterns` is empty.
 	Equals        *bool `protobuf:"varint,3,opt,name=equals,proto3,oneof" json:"equals,omitempty"`

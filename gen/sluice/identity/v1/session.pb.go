@@ -438,8 +438,8 @@ type CreateSessionRequest struct {
 	// Role of the session. If it is unspecified, the session has the first of the roles viewer, approver and operator
 	// that the person may have.
 	Role v1.TokenRole `protobuf:"varint,5,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
-	// Authentication that the client has requested from the issuer. The sign-in is refused if the ID token does not say
-	// that the person has authenticated in this way. If it is absent, any authentication is accepted.
+	// Authentication that the client has requested from the issuer. The sign-in is refused if the ID token does not
+	// confirm that the person has authenticated in this way. If it is absent, any authentication is accepted.
 	Authentication *AuthenticationRequest `protobuf:"bytes,6,opt,name=authentication,proto3" json:"authentication,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -67,13 +67,13 @@ type SessionServiceClient interface {
 	//	                     SIGN_IN_TOO_OFTEN: the person has started 20 sessions in a minute
 	//	                     SESSIONS_FULL: the installation has 5,000 sessions, or their groups have more than 2 MiB
 	CreateSession(ctx context.Context, in *CreateSessionRequest, opts ...grpc.CallOption) (*CreateSessionResponse, error)
-	// EndSession ends the session whose token the call sends. The RPC returns when all services refuse this token, like
-	// RevokeToken. Errors:
+	// EndSession ends the session of the caller. The caller authenticates with the session's token. The RPC returns when
+	// all services refuse this token, with the same time limit as RevokeToken. Errors:
 	//
 	//	FAILED_PRECONDITION  NOT_A_SESSION: the token was not created by a sign-in
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the session has ended
 	EndSession(ctx context.Context, in *EndSessionRequest, opts ...grpc.CallOption) (*EndSessionResponse, error)
-	// GetCaller returns the token that the call sends.
+	// GetCaller returns the token with which the caller has authenticated.
 	GetCaller(ctx context.Context, in *GetCallerRequest, opts ...grpc.CallOption) (*GetCallerResponse, error)
 }
 
@@ -176,13 +176,13 @@ type SessionServiceServer interface {
 	//	                     SIGN_IN_TOO_OFTEN: the person has started 20 sessions in a minute
 	//	                     SESSIONS_FULL: the installation has 5,000 sessions, or their groups have more than 2 MiB
 	CreateSession(context.Context, *CreateSessionRequest) (*CreateSessionResponse, error)
-	// EndSession ends the session whose token the call sends. The RPC returns when all services refuse this token, like
-	// RevokeToken. Errors:
+	// EndSession ends the session of the caller. The caller authenticates with the session's token. The RPC returns when
+	// all services refuse this token, with the same time limit as RevokeToken. Errors:
 	//
 	//	FAILED_PRECONDITION  NOT_A_SESSION: the token was not created by a sign-in
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: it is not known whether the session has ended
 	EndSession(context.Context, *EndSessionRequest) (*EndSessionResponse, error)
-	// GetCaller returns the token that the call sends.
+	// GetCaller returns the token with which the caller has authenticated.
 	GetCaller(context.Context, *GetCallerRequest) (*GetCallerResponse, error)
 	mustEmbedUnimplementedSessionServiceServer()
 }

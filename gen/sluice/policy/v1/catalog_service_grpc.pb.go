@@ -87,10 +87,10 @@ type CatalogServiceClient interface {
 	// GetDefinition returns one definition from a tool's history. It returns NOT_FOUND, DEFINITION_UNKNOWN if the history
 	// does not contain the definition.
 	GetDefinition(ctx context.Context, in *GetDefinitionRequest, opts ...grpc.CallOption) (*GetDefinitionResponse, error)
-	// OverrideTool replaces the catalog's classification of a tool with an operator's, or removes such an override. The
-	// credential of the request identifies the operator. The etag is not compared if the same override by the same
-	// operator is already in force, or if there is no override to remove. Therefore, a repeated request returns OK.
-	// Errors:
+	// OverrideTool replaces the catalog's classification of a tool with an operator's classification, or removes such an
+	// override. The credential of the request identifies the operator. The etag is not compared if the same override by
+	// the same operator is already in force, or if there is no override to remove. Therefore, a repeated request returns
+	// OK. Errors:
 	//
 	//	ABORTED  TOOL_CHANGED: the tool has another etag now; get it again
 	OverrideTool(ctx context.Context, in *OverrideToolRequest, opts ...grpc.CallOption) (*OverrideToolResponse, error)
@@ -282,10 +282,10 @@ type CatalogServiceServer interface {
 	// GetDefinition returns one definition from a tool's history. It returns NOT_FOUND, DEFINITION_UNKNOWN if the history
 	// does not contain the definition.
 	GetDefinition(context.Context, *GetDefinitionRequest) (*GetDefinitionResponse, error)
-	// OverrideTool replaces the catalog's classification of a tool with an operator's, or removes such an override. The
-	// credential of the request identifies the operator. The etag is not compared if the same override by the same
-	// operator is already in force, or if there is no override to remove. Therefore, a repeated request returns OK.
-	// Errors:
+	// OverrideTool replaces the catalog's classification of a tool with an operator's classification, or removes such an
+	// override. The credential of the request identifies the operator. The etag is not compared if the same override by
+	// the same operator is already in force, or if there is no override to remove. Therefore, a repeated request returns
+	// OK. Errors:
 	//
 	//	ABORTED  TOOL_CHANGED: the tool has another etag now; get it again
 	OverrideTool(context.Context, *OverrideToolRequest) (*OverrideToolResponse, error)

@@ -393,7 +393,7 @@ type Decision struct {
 	// OAuth scopes that the rules need for the call, sorted and without duplicates. It is empty unless the code is
 	// scope_missing. At most 64.
 	NeededScopes []string `protobuf:"bytes,21,rep,name=needed_scopes,json=neededScopes,proto3" json:"needed_scopes,omitempty"`
-	// Those of `needed_scopes` that the principal with the index `chain_index` does not have. At most 64.
+	// Scopes in `needed_scopes` that the principal with the index `chain_index` does not have. At most 64.
 	MissingScopes []string `protobuf:"bytes,22,rep,name=missing_scopes,json=missingScopes,proto3" json:"missing_scopes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

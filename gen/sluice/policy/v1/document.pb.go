@@ -1529,7 +1529,7 @@ type Flip struct {
 	FurtherSubjects []*v1.Principal `protobuf:"bytes,10,rep,name=further_subjects,json=furtherSubjects,proto3" json:"further_subjects,omitempty"`
 	// Number of principals for whose calls the decision changes as in this Flip.
 	Subjects int64 `protobuf:"varint,11,opt,name=subjects,proto3" json:"subjects,omitempty"`
-	// Whether one of the counted principals is an example that stands for all principals that no document mentions.
+	// Whether one of the counted principals is an example of all principals that no document mentions.
 	AnyCaller bool `protobuf:"varint,12,opt,name=any_caller,json=anyCaller,proto3" json:"any_caller,omitempty"`
 	// Number of recorded calls whose decision may change in this way. If `conditions` is not empty, it may change for
 	// only some of these calls.

@@ -254,8 +254,8 @@ type PolicyServiceClient interface {
 	//
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stops could not be read
 	ListStops(ctx context.Context, in *ListStopsRequest, opts ...grpc.CallOption) (*ListStopsResponse, error)
-	// ExportTokens sends all tokens that the policy service stored in earlier versions, for the identity service, which
-	// stores them now. Errors:
+	// ExportTokens sends all tokens that earlier versions of the policy service stored. The identity service calls it to
+	// store these tokens itself. Errors:
 	//
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the tokens could not be read or deleted
 	ExportTokens(ctx context.Context, in *ExportTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportTokensResponse], error)
@@ -751,8 +751,8 @@ type PolicyServiceServer interface {
 	//
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the stops could not be read
 	ListStops(context.Context, *ListStopsRequest) (*ListStopsResponse, error)
-	// ExportTokens sends all tokens that the policy service stored in earlier versions, for the identity service, which
-	// stores them now. Errors:
+	// ExportTokens sends all tokens that earlier versions of the policy service stored. The identity service calls it to
+	// store these tokens itself. Errors:
 	//
 	//	UNAVAILABLE          CATALOGUE_STORE_AWAY: the tokens could not be read or deleted
 	ExportTokens(*ExportTokensRequest, grpc.ServerStreamingServer[ExportTokensResponse]) error

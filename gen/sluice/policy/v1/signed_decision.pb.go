@@ -168,7 +168,8 @@ type DecisionStatement struct {
 	// Digest of the principals, 32 bytes: SHA-256 over fields in the encoding of sluice.approval.v1 binding.proto. The
 	// fields are `sluice-principal-1`, the number of principals, and for the caller and each principal in its delegation
 	// chain: tenant, subject, agent, owner, number of groups, each group. If one of them has an issuer, the first field
-	// is `sluice-principal-2`, and each principal also has: issuer, client, number of scopes, each scope.
+	// is `sluice-principal-2`, and each principal also has: issuer, client, number of scopes, each scope. If one of them
+	// has a person, the first field is `sluice-principal-3`, and each principal has all of these fields, and person last.
 	PrincipalDigest []byte `protobuf:"bytes,2,opt,name=principal_digest,json=principalDigest,proto3" json:"principal_digest,omitempty"`
 	// Identity of the server, from Attest.
 	ServerIdentity string `protobuf:"bytes,3,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`

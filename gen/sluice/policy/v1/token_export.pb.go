@@ -23,11 +23,11 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ExportTokensRequest requests the tokens that the policy service stored in earlier versions.
+// ExportTokensRequest requests the tokens that earlier versions of the policy service stored.
 type ExportTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True if the identity service has stored the tokens. Then the policy service deletes them and sends none, because an
-	// older state of a token must not be used again.
+	// Whether the identity service has stored the tokens. If it is true, the policy service deletes the tokens and sends
+	// none. Otherwise, an older state of a token could be used again.
 	Stored        bool `protobuf:"varint,1,opt,name=stored,proto3" json:"stored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -70,7 +70,7 @@ func (x *ExportTokensRequest) GetStored() bool {
 	return false
 }
 
-// ExportTokensResponse contains some of the tokens that the policy service stored in earlier versions.
+// ExportTokensResponse contains some of the tokens that earlier versions of the policy service stored.
 type ExportTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tokens, at most 200.
@@ -116,7 +116,7 @@ func (x *ExportTokensResponse) GetTokens() []*ExportedToken {
 	return nil
 }
 
-// ExportedToken is a token with everything that is stored of it.
+// ExportedToken contains all stored data of a token.
 type ExportedToken struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token.

@@ -405,7 +405,7 @@ type CatalogTool struct {
 	History []*SeenDefinition `protobuf:"bytes,23,rep,name=history,proto3" json:"history,omitempty"`
 	// Explanations, possible attacks and a recommended rule.
 	Advice *Advice `protobuf:"bytes,24,opt,name=advice,proto3" json:"advice,omitempty"`
-	// Tools with names similar to this tool's, as `server/tool`, at most 16.
+	// Tools whose names are similar to the name of this tool, as `server/tool`: at most 16.
 	LookAlikes []string `protobuf:"bytes,25,rep,name=look_alikes,json=lookAlikes,proto3" json:"look_alikes,omitempty"`
 	// Whether the tool can't be called because another definition of the tool waits for a person to accept it.
 	Stopped       bool `protobuf:"varint,26,opt,name=stopped,proto3" json:"stopped,omitempty"`
@@ -1205,8 +1205,8 @@ func (x *Attack) GetReferences() []string {
 	return nil
 }
 
-// ToolOverride is a person's classification that replaces the catalog's. It stays in force when the tool's definition
-// changes. The tool's catalog page shows for which definition the override was set.
+// ToolOverride is a person's classification of a tool. It replaces the catalog's classification. It stays in force when
+// the tool's definition changes. The tool's catalog page shows for which definition the override was set.
 type ToolOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Category. Unspecified means the catalog's category.

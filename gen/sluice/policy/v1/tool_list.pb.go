@@ -123,9 +123,12 @@ type ReportHead struct {
 	LeftOut []string `protobuf:"bytes,3,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// Whether this is the whole list of the server, and not only a page of the list. A whole list replaces the previous
 	// one. A page removes no tool.
-	Whole         bool `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Whole bool `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
+	// Whether the server has sent the list to the account of a person (`credentials: {as: person}`). Definitions that the
+	// mesh does not know are then not stored, because they can contain data of the person, and can't be accepted.
+	AccountOfPerson bool `protobuf:"varint,5,opt,name=account_of_person,json=accountOfPerson,proto3" json:"account_of_person,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ReportHead) Reset() {
@@ -182,6 +185,13 @@ func (x *ReportHead) GetLeftOut() []string {
 func (x *ReportHead) GetWhole() bool {
 	if x != nil {
 		return x.Whole
+	}
+	return false
+}
+
+func (x *ReportHead) GetAccountOfPerson() bool {
+	if x != nil {
+		return x.AccountOfPerson
 	}
 	return false
 }
@@ -961,14 +971,15 @@ const file_sluice_policy_v1_tool_list_proto_rawDesc = "" +
 	"\x12ReportToolsRequest\x122\n" +
 	"\x04head\x18\x01 \x01(\v2\x1c.sluice.policy.v1.ReportHeadH\x00R\x04head\x126\n" +
 	"\x04tool\x18\x02 \x01(\v2 .sluice.policy.v1.ToolDefinitionH\x00R\x04toolB\r\n" +
-	"\x04part\x12\x05\xbaH\x02\b\x01\"\xd1\x01\n" +
+	"\x04part\x12\x05\xbaH\x02\b\x01\"\xfd\x01\n" +
 	"\n" +
 	"ReportHead\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12N\n" +
 	"\x10protocol_version\x18\x02 \x01(\tB#\xbaH r\x1e2\x1c^[0-9]{4}-[0-9]{2}-[0-9]{2}$R\x0fprotocolVersion\x12+\n" +
 	"\bleft_out\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\xe8\a\"\x05r\x03(\x80\x01R\aleftOut\x12\x14\n" +
-	"\x05whole\x18\x04 \x01(\bR\x05whole\"f\n" +
+	"\x05whole\x18\x04 \x01(\bR\x05whole\x12*\n" +
+	"\x11account_of_person\x18\x05 \x01(\bR\x0faccountOfPerson\"f\n" +
 	"\x0eToolDefinition\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\bR\x04name\x124\n" +

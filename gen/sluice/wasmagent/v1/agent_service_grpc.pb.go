@@ -100,6 +100,8 @@ type AgentServiceClient interface {
 	//	                     PROMPTS_FULL: too many turns of the person, or of all people, run or wait, or the prompt has
 	//	                     waited too long for a slot;
 	//	                     STORE_FULL: the agents of the creator have reached their maximum total size
+	//	PERMISSION_DENIED    PERSON_DIFFERS: the agent uses the connections of a person to servers, and the caller does not
+	//	                     act for this person; this also applies to operators
 	//	DATA_LOSS            JOURNAL_BROKEN: the journal was changed;
 	//	                     STATE_DIFFERS: the stored agent differs from its journal
 	PromptAgent(ctx context.Context, in *PromptAgentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptAgentResponse], error)
@@ -113,6 +115,7 @@ type AgentServiceClient interface {
 	//	                     EDIT_TARGET_UNKNOWN: old_string is not in the file
 	//	FAILED_PRECONDITION  EDIT_AMBIGUOUS: old_string is in the file more than once
 	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL, STORE_FULL
+	//	PERMISSION_DENIED    PERSON_DIFFERS: as at PromptAgent, if the tool changes the agent
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (*CallToolResponse, error)
 	// ListAgents lists agents, newest first. Terminated agents are listed only on request.
 	ListAgents(ctx context.Context, in *ListAgentsRequest, opts ...grpc.CallOption) (*ListAgentsResponse, error)
@@ -533,6 +536,8 @@ type AgentServiceServer interface {
 	//	                     PROMPTS_FULL: too many turns of the person, or of all people, run or wait, or the prompt has
 	//	                     waited too long for a slot;
 	//	                     STORE_FULL: the agents of the creator have reached their maximum total size
+	//	PERMISSION_DENIED    PERSON_DIFFERS: the agent uses the connections of a person to servers, and the caller does not
+	//	                     act for this person; this also applies to operators
 	//	DATA_LOSS            JOURNAL_BROKEN: the journal was changed;
 	//	                     STATE_DIFFERS: the stored agent differs from its journal
 	PromptAgent(*PromptAgentRequest, grpc.ServerStreamingServer[PromptAgentResponse]) error
@@ -546,6 +551,7 @@ type AgentServiceServer interface {
 	//	                     EDIT_TARGET_UNKNOWN: old_string is not in the file
 	//	FAILED_PRECONDITION  EDIT_AMBIGUOUS: old_string is in the file more than once
 	//	RESOURCE_EXHAUSTED   FILES_FULL, TODOS_FULL, STORE_FULL
+	//	PERMISSION_DENIED    PERSON_DIFFERS: as at PromptAgent, if the tool changes the agent
 	CallTool(context.Context, *CallToolRequest) (*CallToolResponse, error)
 	// ListAgents lists agents, newest first. Terminated agents are listed only on request.
 	ListAgents(context.Context, *ListAgentsRequest) (*ListAgentsResponse, error)

@@ -25,7 +25,7 @@ var (
 
 // ClaimRequest is a request to claim an approved call.
 type ClaimRequest struct {
-	// Claim identifies the claim and its attempt. Before the request, the caller reserved rate limits for this attempt.
+	// Claim identifies the claim and its attempt. The caller has already reserved rate limits for this attempt.
 	Claim
 	// Decision is the policy service's current decision on the call.
 	Decision *policyv1.Decision
@@ -48,13 +48,13 @@ type Refusal struct {
 	// Code and Message state the reason to the caller. Message may be empty.
 	Code    commonv1.Code
 	Message string
-	// LeaseUnused means that the claim's lease of rate limits can no longer be used to send a call. The holder must
-	// then settle the lease as never sent.
+	// LeaseUnused means that no call can be sent under the claim's lease of rate limits. The holder must then settle the
+	// lease as never sent.
 	LeaseUnused bool
 }
 
-// Claim claims the call for one holder. If the holder has the claim after the request, Claim returns nil, nil.
-// Otherwise it returns a refusal for the caller, or an error.
+// Claim claims the call for one holder. It returns nil, nil if the holder now has the claim or already had it.
+// Otherwise, it returns a refusal for the caller, or an error.
 func (r *Record) Claim(c ClaimRequest, now time.Time) (*Refusal, error) {
 	if !isDecision(c.Decision) {
 		return nil, ErrDecisionMissing
@@ -102,7 +102,7 @@ func isDecision(d *policyv1.Decision) bool {
 }
 
 // checkClaim returns the reason for refusing the claim, or nil if there is none. It also makes the state transition
-// that the reason requires, unless the state is outcome_unknown, because a refusal does not change that state.
+// that the reason requires. If the state is outcome_unknown, a refusal does not change the state.
 func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	a, again := r.Approval, r.Approval.GetState() == unknown
 	move := func(to approvalv1.ApprovalState, why cause) {
@@ -117,7 +117,7 @@ func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 		return &Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN}
 	case staysValid(c.Decision):
 		return &Refusal{Code: c.Decision.GetCode(), Message: c.Decision.GetMessage()}
-	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || c.Decision.GetHidden(): // a hidden tool is denied even if the effect is to allow
+	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || c.Decision.GetHidden(): // a hidden tool is denied even if the effect is allow
 		code := deniedCode(c.Decision)
 		if !again {
 			a.PolicyRevision = c.Decision.GetPolicyRevision()
@@ -142,9 +142,9 @@ func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	}
 }
 
-// staysValid reports whether an approval stays valid although the policy denies the call. This is the case if an
-// operator has stopped such calls, or if the caller's token lacks a scope. Gateways claim no such calls, except for
-// gateways of older versions, and gateways that repeat a claim after the decision has changed.
+// staysValid reports whether an approval stays valid although the policy service denies the call. This is the case if
+// an operator has stopped such calls, or if the caller's token lacks a scope. Current gateways don't claim such calls.
+// Gateways of older versions do, and so do gateways that repeat a claim after the decision has changed.
 func staysValid(d *policyv1.Decision) bool {
 	code := d.GetCode()
 	return d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetHidden() &&
@@ -161,7 +161,7 @@ func (r *Record) dropInvalidVotes(c ClaimRequest, now time.Time) bool {
 	if !voted.voidVotes(c.VoidReason, now) {
 		return false
 	}
-	if r.Approval.GetGrantedBy() != "" { // now approvers are asked about this call itself, with its own terms
+	if r.Approval.GetGrantedBy() != "" { // approvers vote on this call itself, with its own terms
 		r.Approval.GrantedBy, r.Approval.Grant = "", newGrant(r.Approval.GetTerms())
 	}
 	r.Approval.VotesMissing = r.missingVotes()
@@ -180,16 +180,16 @@ func deniedCode(d *policyv1.Decision) commonv1.Code {
 	}
 }
 
-// isLeaseUnused reports whether the rate-limit lease of a refused claim can no longer be used to send a call. This is
-// the case if no accepted claim contains the lease, and the attempt of the refused claim has ended or was claimed with
-// another lease.
+// isLeaseUnused reports whether no call can be sent under the rate-limit lease of a refused claim. This is the case if
+// no accepted claim contains the lease, and if the attempt of the refused claim has ended or was claimed with another
+// lease.
 func (r *Record) isLeaseUnused(c Claim) bool {
 	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })
 	taken := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Attempt == c.Attempt })
 	return c.Lease != "" && !named && (taken || r.Ended() || r.Approval.GetAttempt() != c.Attempt)
 }
 
-// currentClaim returns the newest claim if it has this id and this holder. Otherwise it returns [ErrNotHolder].
+// currentClaim returns the newest claim if it has the given id and holder. Otherwise it returns [ErrNotHolder].
 func (r *Record) currentClaim(id, holder string) (*Claim, error) {
 	if n := len(r.Claims); n > 0 && r.Claims[n-1].ID == id && r.Claims[n-1].Holder == holder {
 		return &r.Claims[n-1], nil
@@ -202,7 +202,7 @@ func (r *Record) endClaim(how End, now time.Time) {
 	r.Approval.GetClaim().Ended = timestamppb.New(now)
 }
 
-// Renew extends the lease of a claim, so that the lease expires after the given duration.
+// Renew extends the lease of a claim. The lease then expires after the given duration.
 func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error {
 	c, err := r.currentClaim(id, holder)
 	switch {
@@ -217,7 +217,7 @@ func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error 
 	return nil
 }
 
-// Release releases a claim whose call was not sent, so that the call can be claimed again. It is idempotent. grant is
+// Release releases a claim whose call was not sent. The call can then be claimed again. Release is idempotent. grant is
 // the record whose grant covers the call, as in [ClaimRequest].
 func (r *Record) Release(id, holder, reason string, grant *Record, now time.Time) error {
 	c, err := r.currentClaim(id, holder)
@@ -237,6 +237,6 @@ func (r *Record) Release(id, holder, reason string, grant *Record, now time.Time
 	}
 	r.Approval.Attempt++
 	r.move(approved, now, cause{actor: holder, reason: reason})
-	r.ApplyDue(now) // the time to execute may be over
+	r.ApplyDue(now) // the approval may have expired during the claim
 	return nil
 }

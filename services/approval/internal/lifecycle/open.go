@@ -25,7 +25,7 @@ type OpenRequest struct {
 	// TraceParent is the `traceparent` of the request. It may be empty.
 	TraceParent string
 	Requester   *identityv1.Principal
-	// Call is the part of the call that is stored.
+	// Call is the call to store.
 	Call *approvalv1.BoundCall
 	// Decision is the policy decision that requires the approval. Its terms must be set.
 	Decision *policyv1.Decision
@@ -91,9 +91,9 @@ func newGrant(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 }
 
 // RecordSelfVote records the vote of the person who uses the agent. d is the decision whose terms the agent showed to
-// the person. [AllowsSelfVote] must report true for these terms. If the record is no longer pending or has other terms,
-// a vote to approve changes nothing, and a vote to deny cancels a pending or approved record. A denied call stays
-// denied during the cool-down.
+// the person. [AllowsSelfVote] must return true for these terms. If the record is no longer pending or has other terms,
+// a vote to approve changes nothing, and a vote to deny cancels the record if it is pending or approved. A denied call
+// stays denied during the cool-down.
 func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
 	state, asker := r.Approval.GetState(), r.Approval.GetRequester().GetSubject()
 	declines := verdict == approvalv1.Verdict_VERDICT_DENY
@@ -118,7 +118,7 @@ func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision
 // declinedAtAgent is the reason that is recorded if the person who uses the agent declines the call.
 const declinedAtAgent = "declined at the agent"
 
-// Cover approves r, because the grant of the other record covers the call of r.
+// Cover approves r, because the grant of the other record covers r's call.
 func (r *Record) Cover(by *Record, now time.Time) {
 	r.Approval.GrantedBy = by.Approval.GetId()
 	r.Approval.Grant = nil
@@ -164,8 +164,8 @@ func AllowsSelfVote(terms *policyv1.ApprovalTerms) bool {
 
 func sortedSet(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
 
-// Covers reports whether the record's grant covers one more call for which the policy service made decision d. It
-// returns false if the rule or the approval terms of d differ from those of the record.
+// Covers reports whether the record's grant covers one more call. d is the decision of the policy service on that call.
+// Covers returns false if the rule or the approval terms of d differ from the record's rule or terms.
 func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
 	return r.HasLiveGrant(now) && r.sameTerms(d)
 }

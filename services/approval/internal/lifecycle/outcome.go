@@ -42,8 +42,8 @@ func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now
 	return settles, nil
 }
 
-// stateAfter returns the state of the approval after an outcome, the way in which the claim ends, and the reason for
-// the history.
+// stateAfter returns the approval's state after an outcome, the way in which the claim ends, and the reason for the
+// history.
 func stateAfter(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string) {
 	switch outcome { //nolint:exhaustive // an unspecified outcome is unknown
 	case approvalv1.CallOutcome_CALL_OUTCOME_DONE:
@@ -63,7 +63,7 @@ func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comm
 	if resolution == approvalv1.Resolution_RESOLUTION_DONE {
 		to = done
 	}
-	switch r.Approval.GetState() { //nolint:exhaustive // in all other states the outcome is known, or there is none
+	switch r.Approval.GetState() { //nolint:exhaustive // in all other states, the outcome is known or the call was not claimed
 	case to:
 		return nil
 	case unknown:
@@ -74,7 +74,7 @@ func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comm
 	}
 }
 
-// Cancel cancels a pending or approved record. In every state it also ends the record's grant. It is idempotent.
+// Cancel cancels a pending or approved record. In every state, Cancel also ends the record's grant. It is idempotent.
 func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	ended := r.endGrant(now)
 	switch state := r.Approval.GetState(); {

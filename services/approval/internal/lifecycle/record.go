@@ -25,14 +25,15 @@ const (
 
 // Record is an approval with its stored call, decision and claims.
 type Record struct {
-	// Approval is the part of the record that people and callers may see. Its state is the state after the last
-	// recorded transition. [Record.ApplyDue] makes the transitions that are due.
+	// Approval is the part of the record that people and callers may see. Its state is the state after the last recorded
+	// transition. Transitions that are due are recorded by [Record.ApplyDue].
 	Approval *approvalv1.Approval
-	// Call is the call to send. Its params are deleted when the approval has ended and the call certainly did not run.
+	// Call is the call to send. Its params are deleted when the approval has ended and it is certain that the call did not
+	// run.
 	Call *approvalv1.BoundCall
 	// Decision is the newest decision that requires this approval.
 	Decision *policyv1.Decision
-	// Times contains the time limits in the decision's terms. The configuration sets the limits that the terms omit.
+	// Times contains the time limits in the decision's terms. Limits that the terms omit are taken from the configuration.
 	Times Times
 	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty if an older
 	// version of the store wrote the approval.
@@ -40,7 +41,7 @@ type Record struct {
 	// Bare is the digest of the essential parts of the call, such as the tool and its arguments, without other params.
 	// It is set only in a new record, because the store writes Bare but does not read it.
 	Bare []byte
-	// Claims contains all claims of the approval, oldest first. The newest of them is also shown in the field Approval.
+	// Claims contains all claims of the approval, oldest first. The field Approval also contains the newest claim.
 	Claims []Claim
 	// Moves contains the transitions that were made since the record was read or opened.
 	Moves []*approvalv1.Move
@@ -57,7 +58,7 @@ type Times struct {
 type Claim struct {
 	// ID and Holder identify the claim. Lease identifies the lease of the call's rate limits. Lease may be empty.
 	ID, Holder, Lease string
-	// Attempt is the attempt number of the approval when it was claimed.
+	// Attempt is the attempt number of the approval at the time of the claim.
 	Attempt int32
 	End     End
 }
@@ -74,7 +75,8 @@ const (
 	Reported
 	// Expired means that the lease of the claim expired.
 	Expired
-	// NeverSent means that the holder reported that the call was not sent. Older versions stored Reported instead.
+	// NeverSent means that the holder reported that the call was not sent. Older versions of the service stored Reported
+	// instead.
 	NeverSent
 )
 
@@ -90,8 +92,8 @@ func isFinal(s approvalv1.ApprovalState) bool {
 	}
 }
 
-// RequestsDecision reports whether the record is still pending and one of r.Moves asked approvers to decide, for the
-// first time or again.
+// RequestsDecision reports whether the record is pending and one of r.Moves requested a decision from approvers, either
+// for the first time or again.
 func (r *Record) RequestsDecision() bool {
 	return r.Approval.GetState() == pending && slices.ContainsFunc(r.Moves, func(m *approvalv1.Move) bool { return m.GetTo() == pending && m.GetVote() == nil })
 }
@@ -135,16 +137,15 @@ func (r *Record) ApplyDue(now time.Time) {
 	}
 }
 
-// cause describes why a transition is made.
 type cause struct {
-	// actor is the subject of a person, or the holder of a claim. It is empty if the transition is caused by a deadline
-	// or by the policy service.
+	// actor is the subject of a person, or the holder of a claim. It is empty if a deadline or the policy service causes
+	// the transition.
 	actor string
 	// reason is shown to people.
 	reason string
 	// vote is the vote that causes the transition, or nil.
 	vote *approvalv1.Vote
-	// code, if it is set, replaces the default code of the new state.
+	// code replaces the default code of the new state. It may be zero.
 	code commonv1.Code
 }
 
@@ -187,7 +188,7 @@ func (r *Record) addMove(from approvalv1.ApprovalState, now time.Time, why cause
 	})
 }
 
-// codeOf returns the code that a caller waiting for the approval receives if the approval is in state s.
+// codeOf returns the code that a caller waiting for the approval receives in state s.
 func codeOf(s approvalv1.ApprovalState) commonv1.Code {
 	switch s { //nolint:exhaustive // the others are expired and cancelled
 	case approved:

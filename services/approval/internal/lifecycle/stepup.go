@@ -24,7 +24,7 @@ type StepUpError struct {
 	Required *policyv1.StepUp
 	// Role is the role of the voter's token.
 	Role string
-	// why says what the voter's token does not satisfy.
+	// why says which part of the requirement the voter's token does not meet.
 	why string
 }
 
@@ -34,7 +34,8 @@ func (e *StepUpError) Error() string {
 }
 
 // checkStepUp returns a [*StepUpError] if a vote to approve needs an authentication that the ballot does not have. Only
-// a vote with the voter's own session can have it, because the mesh does not see how people authenticate elsewhere.
+// a vote that is cast with the voter's own session can have the authentication, because the mesh does not know how
+// people authenticate elsewhere.
 func (r *Record) checkStepUp(b *Ballot, now time.Time) error {
 	required := r.Approval.GetTerms().GetApproveWith()
 	if required == nil || b.Verdict != approvalv1.Verdict_VERDICT_APPROVE {
@@ -59,8 +60,9 @@ func (r *Record) voidUnauthenticated() {
 	}
 }
 
-// isUnauthenticated reports whether a vote to approve does not contain the authentication that the terms require. Vote
-// accepts no such vote, but an older version of the service does. During an update, both versions use the same store.
+// isUnauthenticated reports whether a vote to approve does not contain the authentication that the terms require.
+// [Record.Vote] refuses such votes, but older versions of the service do not. During an update, both versions use the
+// same store.
 func (r *Record) isUnauthenticated(v *approvalv1.Vote) bool {
 	required := r.Approval.GetTerms().GetApproveWith()
 	if required == nil || v.GetVerdict() != approvalv1.Verdict_VERDICT_APPROVE {
@@ -69,8 +71,8 @@ func (r *Record) isUnauthenticated(v *approvalv1.Vote) bool {
 	return v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN || unmetStepUp(required, v.GetAuthTime(), v.GetAcr(), v.GetTime().AsTime()) != ""
 }
 
-// unmetStepUp says what the voter's token does not satisfy. It returns "" if the token satisfies the requirement. at is
-// the time of the authentication, and acr is its class.
+// unmetStepUp returns a text that says which part of the requirement the voter's token does not meet. It returns "" if
+// the token meets the requirement. at is the time of the authentication, and acr is its class.
 func unmetStepUp(required *policyv1.StepUp, at *timestamppb.Timestamp, acr string, now time.Time) string {
 	values := required.GetAcrValues()
 	switch {
@@ -94,7 +96,7 @@ func unmetStepUp(required *policyv1.StepUp, at *timestamppb.Timestamp, acr strin
 }
 
 // Facts returns the parameters of an authentication request that satisfies the terms (RFC 9470, section 3), and the
-// role that the session needs.
+// role that the new session must have.
 func (e *StepUpError) Facts() map[string]string {
 	out := map[string]string{"role": e.Role}
 	if age := e.Required.GetMaxAge(); age != nil {

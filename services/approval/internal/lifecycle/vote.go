@@ -25,7 +25,7 @@ var (
 	ErrViewChanged  = errors.New("the view has changed")
 )
 
-// externalVoteLife is how long a vote counts if an external issuer asserted the voter's groups.
+// externalVoteLife is how long a vote counts if the voter's groups come from an external issuer.
 const externalVoteLife = 15 * time.Minute
 
 // Ballot is the vote that a person casts.
@@ -36,12 +36,12 @@ type Ballot struct {
 	// Comment is the person's comment. It may be empty.
 	Comment string
 	Channel approvalv1.VoteChannel
-	// External is true if an external issuer asserted the voter's groups.
+	// External is true if the voter's groups come from an external issuer.
 	External bool
 	// ShownDigest is the digest of the view that the person saw. ViewDigest is the digest of the current view.
 	ShownDigest, ViewDigest []byte
-	// OwnersMayDecide is true if people may vote although they own the requester or a principal in its delegation chain,
-	// or created the token of one of them.
+	// OwnersMayDecide is true if people may vote on the calls of agents that they own or whose tokens they created. This
+	// also applies to agents in the delegation chain of a call.
 	OwnersMayDecide bool
 	// CoolDown is how long a denied call stays denied. It must not be negative.
 	CoolDown time.Duration
@@ -79,7 +79,7 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 	if a.GetTerms().GetApproveWith() != nil && b.Verdict == approvalv1.Verdict_VERDICT_APPROVE {
 		vote.AuthTime, vote.Acr = b.Voter.GetAuthTime(), b.Voter.GetAcr()
 	}
-	if at >= 0 { // the person's approval becomes a denial
+	if at >= 0 { // the person's vote to approve becomes a vote to deny
 		a.Votes[at].VoidReason = "the person has denied the call since then"
 	}
 	a.Votes = append(a.Votes, vote)
@@ -103,7 +103,7 @@ func reasonSuffix(reason string) string {
 	return ": " + reason
 }
 
-// deny ends the approval because of a vote to deny. The same call stays denied during the cool-down.
+// deny ends the approval because of a vote to deny. During the cool-down, the same call stays denied.
 func (r *Record) deny(vote *approvalv1.Vote, reason string, coolDown time.Duration, now time.Time) {
 	r.Approval.DeniedUntil = timestamppb.New(now.Add(coolDown))
 	r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
@@ -117,8 +117,8 @@ func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	return nil
 }
 
-// voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast by
-// elicitation, in a form that the agent showed, and votes without the required authentication.
+// voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast in a
+// form that the agent showed (by elicitation), and votes without the required authentication.
 func (r *Record) voteIndex(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
 		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION &&
@@ -126,7 +126,7 @@ func (r *Record) voteIndex(voter *identityv1.Principal) int {
 	})
 }
 
-// checkView returns an error if the vote is to approve and the person did not see the current view.
+// checkView returns an error if the vote is to approve and the person has not seen the current view.
 func (b *Ballot) checkView() error {
 	switch {
 	case b.Verdict != approvalv1.Verdict_VERDICT_APPROVE:
@@ -214,7 +214,7 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// voidVotes voids the votes that no longer count, and reports whether votes are then missing for the quorum. standing
+// voidVotes voids the votes that no longer count. It reports whether this leaves too few votes for the quorum. standing
 // returns the reason why a vote no longer counts, or "" if it counts.
 func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	r.voidUnauthenticated()

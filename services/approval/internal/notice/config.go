@@ -17,17 +17,16 @@ type Config struct {
 	Slack *Slack
 }
 
-// Target contains the settings that channels of every kind have.
+// Target contains the settings that are common to all kinds of channels.
 type Target struct {
-	// Name identifies the channel in the outbox and in logs. It must be unique and consist of 1 to 32 lower-case
-	// letters, digits and hyphens. If the name is changed, notices that are still unsent under the old name are never
-	// sent.
+	// Name identifies the channel in the outbox and in logs. It must be unique and consist of 1 to 32 lower-case letters,
+	// digits and hyphens. If the name is changed, unsent notices with the old name are never sent.
 	Name string
 	// Tenant limits the channel to approvals of one tenant. If it is empty, the channel is for all tenants.
 	Tenant string
 	// After is a fraction of the time that people have to decide. It must be at least 0 and below 1. If it is 0, the
-	// channel is notified immediately when approvers are asked, and again when the call is approved and when the approval
-	// ends. Otherwise the channel is an escalation, which is notified only of approvals that are still pending after this
+	// channel receives a notice when approvers are asked, when the call is approved, and when the approval ends.
+	// Otherwise, the channel is an escalation. It receives a notice only if the approval is still pending after this
 	// fraction of the time.
 	After float64
 }
@@ -38,7 +37,7 @@ func (t Target) validate() error {
 	if !channelNames.MatchString(t.Name) {
 		return fmt.Errorf("notices: the name %q must be 1 to 32 lower-case letters, digits and hyphens", t.Name)
 	}
-	if !(t.After >= 0 && t.After < 1) { // this form of the condition also refuses NaN
+	if !(t.After >= 0 && t.After < 1) { // this condition is also true for NaN
 		return fmt.Errorf("notices: %s: after must be at least 0 and below 1, is %v", t.Name, t.After)
 	}
 	return nil
@@ -63,7 +62,7 @@ func (c *Config) channelConfigs() (out []channelConfig) {
 	return out
 }
 
-// Validate returns all errors of the configuration.
+// Validate returns all errors in the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	for i := range c.Webhooks {

@@ -31,10 +31,10 @@ type Mail struct {
 	// sent. With `tls`, the connection uses TLS from its first byte. `none` is allowed only for a server on the same
 	// machine.
 	TLS string
-	// CA is a PEM file that contains the certificate authorities for the server. If it is empty, the system's
-	// authorities are used.
+	// CA is the path of a PEM file with the certificate authorities for the server. If it is empty, the system's
+	// certificate authorities are used.
 	CA string
-	// User and Password are the credentials of the sender at the mail server. Both must be set, or both must be empty.
+	// User and Password are the sender's credentials for the mail server. Both must be set, or both must be empty.
 	User     string
 	Password config.Secret
 	From     string
@@ -43,7 +43,7 @@ type Mail struct {
 }
 
 // MailList is a list of people who receive a mail when a call waits for approvers. Each address receives a separate
-// mail, so that a failing address does not delay the others. No mail is sent when an approval ends.
+// mail, so that a failing address does not delay mails to the others. No mail is sent when an approval ends.
 type MailList struct {
 	Target
 	// To contains the addresses. At least one is required.
@@ -182,7 +182,7 @@ func (b *mailChannel) Send(ctx context.Context, m *Message) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("write a mail: %w", err)
 	}
-	client, err := mail.NewClient(b.host, b.opts...) // a client has only one connection, so each mail has its own client
+	client, err := mail.NewClient(b.host, b.opts...) // a client has only one connection, and mails are sent concurrently
 	if err != nil {
 		return "", fmt.Errorf("set up mail: %w", err)
 	}

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// pollInterval is the interval at which a channel reads due notices. By polling, the channel finds notices that
-	// other processes wrote, and notices whose pause before the next attempt is over.
+	// pollInterval is the interval at which a channel reads due notices. Polling is necessary because other processes can
+	// write notices, and because notices become due again after a pause.
 	pollInterval = time.Second
 	// batchSize limits how many notices a channel sends concurrently.
 	batchSize = 16
-	// sendTimeout limits how long one attempt to send a notice takes. lease is how long no other process sends the same
-	// notice.
+	// sendTimeout limits how long one attempt to send a notice takes. lease is how long a process has the exclusive right
+	// to send a notice.
 	sendTimeout = 15 * time.Second
 	lease       = time.Minute
-	// storeTimeout limits how long the transaction takes that stores the result of an attempt.
+	// storeTimeout limits how long it takes to store the result of an attempt.
 	storeTimeout = 5 * time.Second
 	// firstPause is the maximum pause after the first failed attempt. The maximum doubles with each further failure, up
 	// to lastPause.
@@ -33,9 +33,8 @@ const (
 	lastPause  = 10 * time.Minute
 	// giveUpAfter is how long a channel retries a notice. retention is how long the store keeps a notice after it was sent
 	// or dropped.
-	giveUpAfter = 24 * time.Hour
-	retention   = 30 * 24 * time.Hour
-	// deleteInterval is the interval at which old notices are deleted.
+	giveUpAfter    = 24 * time.Hour
+	retention      = 30 * 24 * time.Hour
 	deleteInterval = time.Hour
 )
 
@@ -157,7 +156,7 @@ func (s *Sender) sendDue(ctx context.Context, name string, c Channel) bool {
 func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	receipt, err := s.attempt(ctx, c, m)
 	if err != nil && ctx.Err() != nil {
-		return // the result is unknown; the notice is sent again after its lease
+		return // the result is unknown, so the notice is sent again when its lease has expired
 	}
 	log := s.deps.Log.With("channel", m.Channel, "notice", m.ID, "attempt", m.Attempt)
 	how := store.Sent
@@ -204,14 +203,14 @@ func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt st
 	return c.Send(ctx, m)
 }
 
-// retryPause returns the pause before the next attempt. attempt is the number of the failed attempt, from 1. The
-// maximum pause grows exponentially. The pause is a random value between half of the maximum and the maximum.
+// retryPause returns the pause before the next attempt. attempt is the number of the failed attempt, starting at 1. The
+// pause is random, between half of a maximum and the maximum. The maximum grows exponentially.
 func retryPause(attempt int64) time.Duration {
 	most := lastPause
 	if n := attempt - 1; n < 20 { // a larger shift would overflow
 		most = min(firstPause<<max(n, 0), lastPause)
 	}
-	return most/2 + rand.N(most/2) //nolint:gosec // no secret
+	return most/2 + rand.N(most/2) //nolint:gosec // the random number is not a secret
 }
 
 func (s *Sender) deleteOld(ctx context.Context) {

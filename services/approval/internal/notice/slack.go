@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Slack configures a channel in Slack. A message that shows the whole view of a call has buttons to approve and to deny
-// the call. Sluice connects to Slack by Socket Mode, so Slack does not need network access to Sluice.
+// Slack configures a channel in Slack. If a message shows the whole view of a call, it has buttons to approve and to
+// deny the call. Sluice connects to Slack by Socket Mode, so Slack needs no network access to Sluice.
 type Slack struct {
 	// Target must have a tenant and must not be an escalation. Button presses count as votes in this tenant.
 	Target
@@ -73,13 +73,13 @@ type slackChannel struct {
 const maxText = 3000
 
 // Send implements Channel. The receipt is the timestamp of the message. When approvers are asked again, when the call
-// is approved and when the approval ends, Send changes the messages of earlier notices, which it finds by their
-// receipts.
+// is approved, and when the approval ends, Send changes the messages of earlier notices. Their receipts identify these
+// messages.
 func (c *slackChannel) Send(ctx context.Context, m *Message) (string, error) {
 	line := describeCall(m.Approval) + ": " + statusText(m)
 	for _, ts := range m.Receipts {
 		_, _, _, err := c.api.UpdateMessageContext(ctx, c.Channel, ts, slack.MsgOptionText(line, true), slack.MsgOptionBlocks(textSection(line)))
-		if err != nil && err.Error() != "message_not_found" { // message_not_found: a person has deleted the message
+		if err != nil && err.Error() != "message_not_found" { // message_not_found means that a person has deleted the message
 			return "", fmt.Errorf("change a message: %w", withoutURL(err))
 		}
 	}
@@ -113,8 +113,8 @@ func statusText(m *Message) string {
 }
 
 // questionBlocks returns the blocks of a message that asks for a vote. If the message shows the whole view and c.People
-// is not empty, the message has buttons. Otherwise it shows the commands to approve or deny the call. A message has no
-// buttons either if the terms have approve_with, because a vote by a button does not satisfy it.
+// is not empty, the message has buttons. Otherwise it shows the commands to approve or deny the call. If the terms have
+// approve_with, the message has no buttons, because pressing a button does not meet this requirement.
 func (c *slackChannel) questionBlocks(v *approvalv1.View) []slack.Block {
 	seen, params := preformatted(safetext.Facts(v)), preformatted(v.GetParams())
 	if len(c.People) == 0 || v.GetTerms().GetApproveWith() != nil || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {

@@ -23,17 +23,17 @@ const (
 	maxPresses   = 8
 	// maxEnvelope is the maximum size of a message from Slack, in bytes.
 	maxEnvelope = 1 << 20
-	// unmappedUser is the answer to a Slack user who has no subject in the configuration.
+	// unmappedUser is the response to a Slack user who has no subject in the configuration.
 	unmappedUser = "Nothing was decided: your Slack user is mapped to no subject of Sluice."
 )
 
-// Press is a vote that a person cast with a button.
+// Press is a vote that a person has cast by pressing a button.
 type Press struct {
 	// Tenant and Subject are the tenant and the subject that the configuration assigns to the Slack user.
 	Tenant, Subject string
 	// Approval is the id of the approval.
 	Approval string
-	// Verdict is the verdict that the button stands for. ViewDigest is the digest of the view that the message showed.
+	// Verdict is the verdict of the button. ViewDigest is the digest of the view that the message showed.
 	Verdict    approvalv1.Verdict
 	ViewDigest []byte
 }
@@ -87,8 +87,8 @@ func (c *slackChannel) receivePresses(ctx context.Context, client *socketmode.Cl
 	}
 }
 
-// handlePress casts the vote of a button press, and answers it with a message that only the person who pressed the
-// button sees.
+// handlePress casts the vote of a button press. It responds with a message that only the person who pressed the button
+// can see.
 func (c *slackChannel) handlePress(ctx context.Context, callback slack.InteractionCallback) {
 	if callback.Type != slack.InteractionTypeBlockActions || callback.Channel.ID != c.Channel {
 		return
@@ -106,8 +106,8 @@ func (c *slackChannel) handlePress(ctx context.Context, callback slack.Interacti
 	}
 }
 
-// castVote casts the vote of a button and returns the answer for the person. It returns "" if the button is not from
-// Sluice.
+// castVote casts the vote of a button press and returns the response for the person. It returns "" if the button is not
+// from Sluice.
 func (c *slackChannel) castVote(ctx context.Context, user string, action *slack.BlockAction) (answer string) {
 	verdicts := map[string]approvalv1.Verdict{approveButton: approvalv1.Verdict_VERDICT_APPROVE, denyButton: approvalv1.Verdict_VERDICT_DENY}
 	verdict, ok := verdicts[action.ActionID]

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Webhook configures an HTTP endpoint that receives signed requests about approvals, as Standard Webhooks specifies.
-// Every status other than 2xx is a failure. Redirects are not followed.
+// Webhook configures an HTTP endpoint that receives signed requests about approvals. The requests conform to the
+// Standard Webhooks specification. Every status other than 2xx is a failure. Redirects are not followed.
 type Webhook struct {
 	Target
 	// URL is the URL of the endpoint. Its scheme is https, or http if the endpoint is on the same machine.
@@ -32,8 +32,8 @@ type Webhook struct {
 }
 
 const (
-	// maxResponse is the number of bytes of a response body that are read so that the connection can be reused. maxHeader
-	// is the maximum size of a response header, in bytes.
+	// maxResponse is the maximum number of bytes that are read from a response body. The body is read so that the
+	// connection can be reused. maxHeader is the maximum size of a response header, in bytes.
 	maxResponse = 4 << 10
 	maxHeader   = 64 << 10
 )
@@ -45,7 +45,7 @@ func (w *Webhook) validate() error {
 	u, err := url.Parse(w.URL)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil:
-		errs = append(errs, fmt.Errorf("notices: %s: url is not a valid URL without a user", w.Name)) // err may quote a secret
+		errs = append(errs, fmt.Errorf("notices: %s: url is not a valid URL without a user", w.Name)) // err may contain a secret
 	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
 		errs = append(errs, fmt.Errorf("notices: %s: url must use https, or http on the same machine", w.Name))
 	}
@@ -82,7 +82,7 @@ type webhook struct {
 	client *http.Client
 }
 
-// event is the body of a webhook request.
+// event is the body of a request to a webhook.
 type event struct {
 	Type      string            `json:"type"`
 	Timestamp time.Time         `json:"timestamp"`

@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// An Account is a principal or a person with limits on pending calls and approval requests. A caller's calls and
-// requests count against the limits of each of the caller's accounts.
+// An Account is a principal or a person whose pending calls and approval requests are limited. A caller can have
+// several accounts. The caller's calls and requests count against the limits of all of them.
 type Account struct {
 	principal.Key
 
-	// Person is true if the account is a person for whom the caller, or a principal in the caller's delegation chain,
-	// works.
+	// Person is true if the account is a person. The caller, or a principal in the caller's delegation chain, works for
+	// this person.
 	Person bool
 	// Digest identifies the account in the tables.
 	Digest []byte
@@ -27,8 +27,8 @@ type Account struct {
 }
 
 // Accounts returns the accounts of a caller. The caller and each principal in the caller's delegation chain are
-// accounts with the limit of one principal. Each person for whom they work is an account with [quota.PersonFactor]
-// times that limit, which all principals that work for the person share.
+// accounts. Their limit is the limit of one principal. Each person for whom one of them works is also an account. Its
+// limit is [quota.PersonFactor] times the limit of one principal, and all principals that work for the person share it.
 func Accounts(p *identityv1.Principal) []Account {
 	out := []Account{{Key: principal.Of(p), Digest: PrincipalDigest(p), Factor: 1}}
 	for _, of := range p.GetChain() {
@@ -44,8 +44,8 @@ func Accounts(p *identityv1.Principal) []Account {
 }
 
 // RetryAfter returns the time that a caller must wait before it may request an approval, or 0 if it may request one
-// now. A caller must wait if one of the caller's accounts has reached the account's limit in the most recent window.
-// The limit of one principal must be at least 1.
+// now. The caller must wait if one of its accounts has reached its limit in the most recent window. limit is the limit
+// of one principal. It must be at least 1.
 func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, limit int, window time.Duration) (left time.Duration, err error) {
 	for _, a := range Accounts(p) {
 		var at int64
@@ -63,7 +63,7 @@ func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, limit int,
 }
 
 // CountRequest counts an approval request that causes no transition. [Tx.Save] counts the requests whose transition
-// asks approvers, for the first time or again.
+// asks approvers for a decision.
 func (t *Tx) CountRequest(ctx context.Context, p *identityv1.Principal) error {
 	number, err := t.nextMoveNumber(ctx)
 	if err != nil {

@@ -15,23 +15,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
-// Filter selects approvals of a tenant. Empty fields are ignored.
+// Filter selects approvals in a tenant. Empty fields are ignored.
 type Filter struct {
 	// Tenant is required.
 	Tenant string
 	ID     string
-	// States, if it is not empty, lists the states that an approval may have. Server, Name, Subject (of the requester)
-	// and Holder (of the newest claim) must match exactly.
+	// States lists the states that an approval may have. If it is empty, an approval may have any state. Server, Name,
+	// Subject (of the requester) and Holder (of the newest claim) must match exactly.
 	States                        []approvalv1.ApprovalState
 	Server, Name, Subject, Holder string
-	// Requester, if it is set, selects the approvals that this principal requested with the same delegation chain.
+	// Requester selects the approvals that this principal requested with the same delegation chain. If it is nil, all
+	// requesters match.
 	Requester *identityv1.Principal
 	// Alike selects approvals of the same call, with any definition of its tool. See [lifecycle.Record.Alike].
 	Alike []byte
 }
 
-// Listed is an approval in a list. Only the field Approval of its record is set. The call, which may be large, the
-// decision and the claims are not read.
+// Listed is an approval in a list. In its record, only the field Approval is set. The call, the decision and the claims
+// are not read, because they may be large.
 type Listed struct {
 	*lifecycle.Record
 	// Opened is the number of the transition that opened the approval. Moved is the number of its newest transition.
@@ -39,8 +40,8 @@ type Listed struct {
 	Opened, Moved int64
 }
 
-// List reads at most limit approvals, newest first. If before is not 0, List reads only approvals that were opened by a
-// transition whose number is lower than before.
+// List reads at most limit approvals, newest first. If before is not 0, List reads only approvals for which
+// [Listed.Opened] is lower than before.
 func (t *Tx) List(ctx context.Context, f Filter, before int64, limit int) ([]Listed, error) {
 	c := f.conditions()
 	if before > 0 {
@@ -49,20 +50,19 @@ func (t *Tx) List(ctx context.Context, f Filter, before int64, limit int) ([]Lis
 	return t.listed(ctx, c, "ORDER BY opened DESC", limit)
 }
 
-// MovedSince reads approvals whose newest transition has a number higher than after. They are sorted by this number,
-// and there are at most limit of them.
+// MovedSince reads at most limit approvals for which [Listed.Moved] is higher than after, sorted by this number.
 func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, limit int) ([]Listed, error) {
 	c := f.conditions()
 	c.add("moved > %s", after)
 	return t.listed(ctx, c, "ORDER BY moved", limit)
 }
 
-// maxWaiting limits how many approvals OtherDefinitions reads. It is higher than the maximum number of pending
-// approvals of one caller.
+// maxWaiting is the maximum number of approvals that [Tx.OtherDefinitions] reads. It is higher than the maximum number
+// of pending approvals of one caller.
 const maxWaiting = 1000
 
-// OtherDefinitions returns the ids of the caller's pending and approved approvals for the same call, but with another
-// definition of the tool or another server.
+// OtherDefinitions returns the ids of the caller's pending and approved approvals for the same call that are bound to
+// another definition of the tool or to another server.
 func (t *Tx) OtherDefinitions(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall, alike []byte) (ids []string, err error) {
 	found, err := t.List(ctx, Filter{
 		Tenant: asker.GetTenant(), Requester: asker, Server: call.GetCall().GetServer(), Name: publicname.Of(call.GetCall().GetName()), Alike: alike,

@@ -20,8 +20,7 @@ import (
 const (
 	// Pending means that approvers are asked, for the first time or again.
 	Pending = "pending"
-	// Escalated means that the approval is still pending after the fraction of the time to decide that is configured
-	// for the channel.
+	// Escalated means that the approval is still pending after the channel's fraction of the time to decide.
 	Escalated = "escalated"
 )
 
@@ -31,9 +30,9 @@ type Channel struct {
 	Name string
 	// Tenant limits the channel to approvals of one tenant. If it is empty, the channel is for all tenants.
 	Tenant string
-	// After is 0 or a fraction below 1 of the time that people have to decide. If it is 0, the channel receives all
-	// notices. Otherwise the channel receives one notice, after this fraction of the time, if the approval is still
-	// pending.
+	// After is a fraction of the time that people have to decide. It must be at least 0 and below 1. If it is 0, the
+	// channel receives all notices. Otherwise the channel receives one notice, after this fraction of the time, if the
+	// approval is still pending.
 	After float64
 }
 
@@ -45,7 +44,7 @@ type Notice struct {
 	Approval *approvalv1.Approval
 	// Due is the time of the first attempt to send the notice.
 	Due time.Time
-	// Attempt is the number of the current attempt, from 1.
+	// Attempt is the number of the current attempt, starting at 1.
 	Attempt int64
 	// Receipts are the receipts of earlier notices of this approval on the channel, oldest first.
 	Receipts []string
@@ -61,7 +60,7 @@ const (
 	Sent NoticeEnd = iota + 1
 	// Obsolete means that the notice was not sent because it was no longer relevant.
 	Obsolete
-	// GivenUp means that every attempt to send the notice failed, and that the time for retries is over.
+	// GivenUp means that every attempt to send the notice failed, and that the channel has stopped retrying.
 	GivenUp
 )
 
@@ -114,9 +113,9 @@ func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64)
 	return nil
 }
 
-// LeaseNotices leases at most limit due notices of a channel to the caller and returns them. Until the lease expires,
-// other callers don't receive these notices. LeaseNotices returns only the oldest unsent notice of each approval, so
-// that the notices of an approval are sent in the order of its transitions.
+// LeaseNotices leases at most limit due notices of a channel to the caller and returns them. Other callers don't
+// receive these notices until the lease expires. LeaseNotices returns only the oldest unsent notice of each approval,
+// so that the notices of an approval are sent in the order of its transitions.
 func (t *Tx) LeaseNotices(ctx context.Context, channel string, lease time.Duration, limit int) ([]*Notice, error) {
 	var out []*Notice
 	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
@@ -156,7 +155,7 @@ func (t *Tx) receipts(ctx context.Context, n *Notice) (out []string, err error) 
 }
 
 // EndNotice ends a notice that the caller has leased. receipt identifies the sent notice on its channel, and may be
-// empty. If another attempt to send the notice has begun, EndNotice changes nothing.
+// empty. If another attempt to send the notice has already begun, EndNotice changes nothing.
 func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt string) error {
 	done, err := t.inner.ExecContext(ctx, "UPDATE notices SET state = $1, ended = $2, receipt = $3 WHERE id = $4 AND state = 0 AND attempts = $5",
 		int64(how), sqlstore.Micros(t.Now), receipt, n.ID, n.Attempt)
@@ -169,7 +168,7 @@ func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt st
 }
 
 // RetryNotice ends the caller's lease of a notice. The notice is due again after the given pause. If another attempt to
-// send the notice has begun, RetryNotice changes nothing.
+// send the notice has already begun, RetryNotice changes nothing.
 func (t *Tx) RetryNotice(ctx context.Context, n *Notice, pause time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "UPDATE notices SET next = $1 WHERE id = $2 AND state = 0 AND attempts = $3",
 		sqlstore.Micros(t.Now.Add(pause)), n.ID, n.Attempt)
@@ -182,8 +181,8 @@ func (t *Tx) CountNotices(ctx context.Context, channel string, how NoticeEnd) (n
 	return n, err
 }
 
-// DeleteOldNotices deletes notices that ended at least age ago. It also deletes notices that have been waiting for at
-// least age, because their channel is no longer configured.
+// DeleteOldNotices deletes notices that ended at least age ago. It also deletes unsent notices that are at least as
+// old, because their channel is no longer configured.
 func (t *Tx) DeleteOldNotices(ctx context.Context, age time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM notices WHERE ended > 0 AND ended <= $1 OR state = 0 AND due <= $1", sqlstore.Micros(t.Now.Add(-age)))
 	return err

@@ -11,13 +11,14 @@ type PendingApprovals struct {
 	// Total is the number of pending approvals. New is the number of pending approvals that were opened after a given
 	// transition.
 	Total, New int
-	// Newest is the id of the approval that was opened last. Opened is the number of the transition that opened it.
+	// Newest is the id of the approval that was opened last. Opened is the number of the transition that opened this
+	// approval.
 	Newest string
 	Opened int64
 }
 
-// PendingApprovals counts the pending approvals. after is the number of a transition. [PendingApprovals.New] counts the
-// approvals that were opened after that transition.
+// PendingApprovals counts the pending approvals. after is the number of a transition. The field New of the result
+// counts the approvals that were opened after this transition.
 func (t *Tx) PendingApprovals(ctx context.Context, after int64) (p PendingApprovals, err error) {
 	const pending = int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 	const those = "FROM approvals WHERE ended = 0 AND state = $1 "

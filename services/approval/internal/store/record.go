@@ -34,8 +34,8 @@ func (t *Tx) GetHead(ctx context.Context, tenant, id string) (*lifecycle.Record,
 	return found[0].Record, nil
 }
 
-// GetAnyTenant reads an approval of any tenant by its id. The caller must check the claim and its holder. GetAnyTenant
-// returns [ErrNotFound] if there is no such approval.
+// GetAnyTenant reads the approval with the given id in any tenant. The caller must check the claim and the holder of
+// the claim. GetAnyTenant returns [ErrNotFound] if there is no such approval.
 func (t *Tx) GetAnyTenant(ctx context.Context, id string) (*lifecycle.Record, error) {
 	return single(t.query(ctx, "id = $1", id))
 }
@@ -45,8 +45,8 @@ func (t *Tx) Newest(ctx context.Context, tenant string, digest []byte) (*lifecyc
 	return single(t.query(ctx, "tenant = $1 AND digest = $2 ORDER BY opened DESC LIMIT 1", tenant, digest))
 }
 
-// Previous reads the newest other approval of the same caller and tool whose call ran or may have run. If r has ended,
-// Previous considers only approvals that were opened before r. It returns [ErrNotFound] if there is none.
+// Previous reads the newest approval, other than r, of the same caller and tool whose call ran or might have run. If r
+// has ended, Previous considers only approvals that were opened before r. It returns [ErrNotFound] if there is none.
 func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Record, error) {
 	a := r.Approval
 	where := `asker = $1 AND server = $2 AND name = $3 AND id <> $4 AND (state IN ($5, $6) OR state = $7 AND EXISTS (
@@ -59,9 +59,9 @@ func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Reco
 		int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED), int64(lifecycle.Reported), int64(lifecycle.Expired)))
 }
 
-// Denied returns the approval in which a person denied a call, until the cool-down ends. It finds the call by digest,
-// or by bare, which is the digest of the call's essential parts. If several approvals match, Denied returns the one
-// whose cool-down ends last. If none of them matches, it returns nil.
+// Denied returns the approval of a call that a person has denied, if the cool-down has not ended. It finds the call by
+// digest or by bare, which is the digest of the call's essential parts. If several approvals match, Denied returns the
+// approval with the latest end of the cool-down. If no approval matches, it returns nil.
 func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*approvalv1.Approval, error) {
 	var raw []byte
 	var until int64
@@ -77,7 +77,7 @@ func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*a
 	if err := proto.Unmarshal(raw, a); err != nil {
 		return nil, fmt.Errorf("read an approval: %w", err)
 	}
-	a.DeniedUntil = timestamppb.New(time.UnixMicro(until)) // records of older versions don't contain the field
+	a.DeniedUntil = timestamppb.New(time.UnixMicro(until)) // records that older versions wrote don't contain the field
 	return a, nil
 }
 
@@ -105,7 +105,8 @@ func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, limit int64) ([
 		RequesterDigest(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), grantFamily(r), r.Approval.GetId(), limit)
 }
 
-// Pending counts the pending approvals that count against the limit of the account with the given [Account.Digest].
+// Pending counts the pending approvals that count against the limit of an account. who is the account's
+// [Account.Digest].
 func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	var n int
 	err := t.inner.QueryRowContext(ctx, "SELECT count(*) FROM pending WHERE who = $1", who).Scan(&n)
@@ -223,8 +224,8 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// UpdateClaim writes a record in which a lease or a claim changed without a transition. It uses no transition number,
-// so clients that watch approvals don't receive the record.
+// UpdateClaim writes a record in which a lease or a claim has changed without a transition. Clients that watch
+// approvals don't receive this change, because it has no transition number.
 func (t *Tx) UpdateClaim(ctx context.Context, r *lifecycle.Record) error {
 	approval, err := proto.Marshal(r.Approval)
 	if err != nil {
@@ -299,7 +300,7 @@ func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// grantFamily returns a digest of the properties that all calls under one grant have in common.
+// grantFamily returns a digest of the properties that are the same for all calls under one grant.
 func grantFamily(r *lifecycle.Record) []byte {
 	a := r.Approval
 	return hash(string(RequesterDigest(a.GetRequester())), a.GetServer(), a.GetServerIdentity(), a.GetMethod(), a.GetName(),

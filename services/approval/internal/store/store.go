@@ -1,6 +1,6 @@
-// Package store stores approvals in SQLite or PostgreSQL. Each change is one serializable transaction. The transaction
-// first makes the state transitions whose deadlines have passed, so that an approval never appears valid after its
-// deadline. A committed change survives a crash.
+// Package store stores approvals in SQLite or PostgreSQL. Each change is one serializable transaction. A transaction
+// first makes the state transitions whose deadlines have passed. Therefore, no transaction can read an approval as
+// valid after its deadline. A committed change survives a crash.
 package store
 
 import (
@@ -15,6 +15,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
@@ -30,11 +31,11 @@ type Config struct {
 	Source, File string
 	// Channels are the channels for which the store writes notices. Their names must be unique.
 	Channels []Channel
-	// Observe is called once after each committed transaction with the changes of the transaction. It is required.
+	// Observe is called after each committed transaction with the changes that the transaction made. It is required.
 	Observe func(context.Context, Changes)
 	// Log receives messages about migrations. It is required.
 	Log *slog.Logger
-	// Now is the clock for SQLite. It is nil except in tests. The default is time.Now.
+	// Now is the clock for SQLite. If it is nil, [time.Now] is used. Only tests set it.
 	Now func() time.Time
 }
 
@@ -68,14 +69,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 func (s *Store) Close() error { return s.db.Close() }
 
 // Do makes the state transitions that are due, and then runs fn in the same transaction. If many transitions are due,
-// Do makes the first of them in separate transactions. Concurrent calls to Do wait for each other. Do may run fn
+// Do makes some of them in separate transactions first. Concurrent calls to Do run one after the other. Do may run fn
 // several times, so fn must have no effect outside its transaction. Do returns the error of fn, or
 // [sqlstore.ErrUnavailable].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Do, fn)
 }
 
-// Look runs fn as [Store.Do] does, but does not wait for other transactions. fn must not change data.
+// Look is like [Store.Do], but does not wait for other transactions. fn must not change data.
 func (s *Store) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.DoUnqueued, fn)
 }
@@ -92,10 +93,10 @@ func (s *Store) do(ctx context.Context, run transact, fn work) error {
 type work func(ctx context.Context, tx *Tx) error
 type transact func(context.Context, func(context.Context, *sqlstore.Tx) error) error
 
-// runOnce makes up to dueBatchSize of the state transitions that are due, in one transaction. If no more transitions
-// are due, it runs fn in the same transaction. It reports whether fn ran.
+// runOnce makes up to dueBatchSize of the state transitions that are due, in one transaction. If no other transitions
+// are due, it runs fn in the same transaction. It reports whether it has run fn.
 func (s *Store) runOnce(ctx context.Context, run transact, fn work) (ran bool, err error) {
-	var last *Tx // the last attempt, which is the committed one
+	var last *Tx // the last attempt, which is the attempt that is committed
 	err = run(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
 		last = &Tx{inner: inner, Now: inner.Now, channels: s.channels}
 		more, err := last.applyDue(ctx)
@@ -131,7 +132,7 @@ func (s *Store) notifyMoved() {
 	s.moved = make(chan struct{})
 }
 
-// Tx is a transaction. The records that it returns belong to the caller.
+// Tx is a transaction. The caller may change the records that a Tx returns.
 type Tx struct {
 	// Now is the time of the transaction on the store's clock.
 	Now time.Time
@@ -142,8 +143,8 @@ type Tx struct {
 	changes  Changes
 }
 
-// dueBatchSize limits for how many approvals one transaction makes the transitions that are due. Because approvals may
-// be large, callers would wait too long if one transaction made all these transitions.
+// dueBatchSize is the maximum number of approvals for which one transaction makes the transitions that are due. The
+// number is small because approvals may be large and callers wait for the transaction.
 const dueBatchSize = 8
 
 // applyDue makes one batch of the transitions that are due, and reports whether more may be due.
@@ -167,18 +168,28 @@ func PrincipalDigest(p *identityv1.Principal) []byte {
 	return hash(p.GetTenant(), p.GetSubject(), p.GetAgent())
 }
 
-// RequesterDigest returns a digest of a requester and its delegation chain. Only a caller with the same digest can use
-// the approval.
+// requesterFormat is the first word of the digest of a requester with a person. No tenant contains a colon, so such a
+// digest differs from all digests of requesters without a person, which have no version.
+const requesterFormat = "requester:2"
+
+// RequesterDigest returns a digest of a requester and its delegation chain, with the persons whose accounts they use.
+// Only a caller with the same digest can use the approval.
 func RequesterDigest(p *identityv1.Principal) []byte {
-	words := []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
-	for _, of := range p.GetChain() {
+	var words []string
+	hasPerson := principal.HasPerson(p)
+	if hasPerson {
+		words = append(words, requesterFormat)
+	}
+	for _, of := range append([]*identityv1.Principal{p}, p.GetChain()...) {
 		words = append(words, of.GetTenant(), of.GetSubject(), of.GetAgent())
+		if hasPerson {
+			words = append(words, of.GetPerson())
+		}
 	}
 	return hash(words...)
 }
 
-// hash returns a digest of a list of words. Two lists that divide the same text into different words have different
-// digests.
+// hash returns a digest of a list of words. The digest depends on the boundaries between the words.
 func hash(words ...string) []byte {
 	sum := canonicaljson.Sum(words...)
 	return sum[:]

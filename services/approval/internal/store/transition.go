@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// Changes describes, for metrics, what one transaction changed.
+// Changes contains the changes that one transaction made. It is used for metrics.
 type Changes struct {
 	Transitions []Transition
 	// GivenUp is the number of notices that the transaction ended with the result [GivenUp].
 	GivenUp int64
 }
 
-// Transition describes a transition that a transaction made, for metrics.
+// Transition describes a transition that a transaction made. It is used for metrics.
 type Transition struct {
 	// From and To are the same if only a vote or the terms changed.
 	From, To approvalv1.ApprovalState

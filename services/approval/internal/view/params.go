@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// redacted replaces a value that policy rules redact even for approvers.
+// redacted replaces a value that policy rules redact in views for approvers.
 const redacted = `"[redacted]"`
 
 // renderParams returns params as indented JSON without invisible characters. It redacts the values at the given JSON
@@ -47,7 +47,7 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 		}
 		return enc.WriteValue(jsontext.Value(redacted))
 	}
-	if next == '0' { // keep the spelling of the number
+	if next == '0' { // write the number as in the input
 		raw, err := dec.ReadValue()
 		if err != nil {
 			return err
@@ -65,7 +65,7 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 }
 
 // isHidden reports whether the next value must be replaced. It builds the value's JSON Pointer only if one of the
-// hidden pointers has the same depth, because building pointers with long keys at great depth is expensive.
+// hidden pointers has the same depth, because it is expensive to build pointers with long keys at great depth.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
 	depth := dec.StackDepth()
 	return slices.ContainsFunc(hidden, func(at string) bool { return strings.Count(at, "/") == depth }) &&
@@ -74,7 +74,7 @@ func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int6
 
 func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 	at := string(dec.StackPointer())
-	if kind == '[' { // StackPointer returns the previous element, or the array if there is none
+	if kind == '[' { // StackPointer returns the previous element, or the array if there is no previous element
 		if n > 0 {
 			at = at[:strings.LastIndexByte(at, '/')]
 		}
@@ -84,16 +84,15 @@ func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 }
 
 const (
-	// maxChanges limits how many differences a view contains.
 	maxChanges = 100
-	// maxPointerBytes limits the total length of the JSON Pointers of all values, in bytes. Without the limit, a small
-	// call with long keys at great depth would be expensive to compare.
+	// maxPointerBytes is the maximum total length, in bytes, of the JSON Pointers of all values. Without this limit, the
+	// comparison of a small call with long keys at great depth would be expensive.
 	maxPointerBytes = 4 << 20
-	// maxValue is the maximum length of a value in a difference, in bytes.
+	// maxValue is the maximum length, in bytes, of a value in a difference.
 	maxValue = 1024
 )
 
-// errTooLarge means that the JSON Pointers of the values in the params are too many or too long for a comparison.
+// errTooLarge means that the JSON Pointers of the values are too long in total to compare the params.
 var errTooLarge = errors.New("the params are too wide to compare")
 
 // diffParams returns the first maxChanges differences between the params of two calls, sorted by JSON Pointer. Its
@@ -150,7 +149,7 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 			return out, nil
 		case err != nil:
 			return nil, err
-		case kind == '{' && n%2 == 0 && next != '}': // the name of a member
+		case kind == '{' && n%2 == 0 && next != '}': // next is the name of a member
 		case next == '}' || next == ']':
 		case next == '{' || next == '[':
 			if end := dec.PeekKind(); end == '}' || end == ']' {

@@ -17,6 +17,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
@@ -29,9 +30,9 @@ var (
 // maxPartBytes is the maximum length of the params in one part, in bytes.
 const maxPartBytes = 1 << 20
 
-// Facts contains the facts that a view shows and that are not in the record.
+// Facts contains the facts in a view that are not stored in the record.
 type Facts struct {
-	// Previous is the newest earlier approval for the same caller and tool whose call ran or may have run. It is nil if
+	// Previous is the newest earlier approval of the same caller and tool whose call ran or might have run. It is nil if
 	// there is no such approval.
 	Previous *lifecycle.Record
 	// Unsettled is the id of an approval for an equal call, if that call's outcome is unknown. Otherwise it is empty.
@@ -54,7 +55,7 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	a := r.Approval
 	who := a.GetRequester()
 	v := &approvalv1.View{
-		ApprovalId: a.GetId(), Subject: safetext.Escape(who.GetSubject()), Agent: safetext.Escape(who.GetAgent()), Owner: safetext.Escape(who.GetOwner()),
+		ApprovalId: a.GetId(), Subject: safetext.Escape(who.GetSubject()), Agent: safetext.Escape(who.GetAgent()), Owner: safetext.Escape(who.GetOwner()), Person: safetext.Escape(principal.ConnectionsOf(who).Subject),
 		Server: safetext.Escape(a.GetServer()), ServerIdentity: safetext.Escape(a.GetServerIdentity()), Method: safetext.Escape(a.GetMethod()), Name: safetext.Escape(a.GetName()),
 		DefinitionDigest: a.GetDefinitionDigest(), Classification: classification(r.Decision), Rule: a.GetRule(), Message: safetext.Escape(a.GetMessage()),
 		Terms: a.GetTerms(), DecideBefore: a.GetDecideBefore(), Redacted: escapeAll(hidden),
@@ -68,7 +69,7 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 		return nil, err
 	}
 	// The digest does not cover the comparison with the previous call. The comparison changes whenever another call to the
-	// tool has run. If the digest covered it, the digest would change too and invalidate votes on a view of the same call.
+	// tool has run. If the digest covered the comparison, this change would invalidate votes on a view of the same call.
 	if err := addChanges(v, r, facts.Previous, hidden); err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	return &View{whole: v, params: params}, nil
 }
 
-// classification returns the class that the tool had in the catalog when the policy service required approval. It
+// classification returns the class of the tool in the catalog at the time when the policy service required approval. It
 // returns nil if the catalog did not contain the tool.
 func classification(d *policyv1.Decision) *policyv1.Classification {
 	c := d.GetToolClass()
@@ -116,8 +117,8 @@ func digest(v *approvalv1.View) ([]byte, error) {
 // Digest returns the digest that a vote to approve must contain.
 func (v *View) Digest() []byte { return v.whole.GetDigest() }
 
-// Part returns the part of the view that begins at the given offset. A request for a later part must contain the
-// version of the first part. The error is [ErrChanged] or [ErrOffset].
+// Part returns the part of the view that begins at the given offset. For an offset above 0, version must be the version
+// of the first part. The error is [ErrChanged] or [ErrOffset].
 func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	if offset > 0 && version != v.whole.GetVersion() {
 		return nil, ErrChanged
@@ -152,7 +153,7 @@ func (v *View) partEnd(begin int64) int64 {
 	return end
 }
 
-// warnings returns the sentences that warn a person before the decision.
+// warnings returns sentences that warn a person before a vote.
 func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []string) {
 	a := r.Approval
 	if unsettled != "" {
@@ -186,8 +187,8 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 	return out
 }
 
-// grantWarnings returns the warnings about a grant, which are the number of calls that it allows, and one line for each
-// of its conditions.
+// grantWarnings returns the warnings about a grant. These are the number of calls that the grant allows, and one line
+// for each of its conditions.
 func grantWarnings(g *policyv1.Grant) []string {
 	calls := fmt.Sprintf("This allows up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
 	if len(g.GetWhere()) == 0 {
@@ -200,8 +201,8 @@ func grantWarnings(g *policyv1.Grant) []string {
 	return out
 }
 
-// hasInvisible reports whether a key or a string in params contains invisible characters other than line breaks and
-// tabs.
+// hasInvisible reports whether a key or a string in params contains an invisible character other than a line break or a
+// tab.
 func hasInvisible(params string) bool {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(params))
 	for {
@@ -215,7 +216,7 @@ func hasInvisible(params string) bool {
 	}
 }
 
-// redactedPointers returns the JSON Pointers of the arguments that policy rules redact even for approvers. It skips
+// redactedPointers returns the JSON Pointers of the arguments that policy rules redact in views for approvers. It skips
 // redactions of results, and redactions that the gateway made before it requested the approval.
 func redactedPointers(d *policyv1.Decision) (out []string) {
 	for _, r := range d.GetRedactions() {

@@ -23,24 +23,26 @@ import (
 )
 
 const (
-	// useBefore is how long before a token expires the gateway stops using it. If the token is valid for less than four
-	// times this duration when the gateway gets it, the gateway stops using it when a quarter of that time is left.
+	// useBefore is the remaining lifetime at which the gateway stops using a token. If the token is valid for less than
+	// four times this duration when the gateway receives it, the gateway stops using it when a quarter of that lifetime is
+	// left.
 	useBefore = 20 * time.Second
-	// maxAge is how long a token is used before the gateway asks whether it is still the newest one, because an
-	// operator may have deleted or replaced the connection.
+	// maxAge is how long a token is used before the gateway requests the current token again. An operator may have deleted
+	// or replaced the connection.
 	maxAge = 30 * time.Second
-	// askTimeout is the timeout of a request to the identity service, which may have to refresh the token first.
+	// askTimeout is the timeout of a request to the identity service. The identity service may have to refresh the token
+	// first.
 	askTimeout = 45 * time.Second
-	// failurePause is how long the gateway waits after an error before it asks again.
+	// failurePause is the minimum time between a failed request for a token and the next request.
 	failurePause = time.Second
-	// replacePause is how long the gateway does not ask again for a token that replaces a refused one, if there was
-	// none. A server that refuses each token would otherwise cause one request to the identity service for each call.
+	// replacePause is the minimum time between two requests for a replacement of the same refused token. Without this
+	// pause, a server that refuses every token would cause one request to the identity service for each call.
 	replacePause = 10 * time.Second
 )
 
 // Token is an access token.
 type Token struct {
-	// Text is the token as it is sent in the header `Authorization: Bearer TEXT`.
+	// Text is the token that is sent in the header `Authorization: Bearer TEXT`.
 	Text       string
 	generation int64
 	// useUntil is the time after which the gateway asks for another token.
@@ -65,31 +67,32 @@ type Source struct {
 	// failed is the time of the last error.
 	failed time.Time
 	err    error
-	// unreplaced is the generation of a refused token that could not be replaced, and asked is when the gateway has
-	// asked for another token.
+	// unreplaced is the generation of the last refused token that could not be replaced. asked is the time at which the
+	// gateway last requested a replacement for it.
 	unreplaced int64
 	asked      time.Time
-	// accepted is the generation of the token that the server has accepted in its last response, or 0.
+	// accepted is the generation of the token that the server accepted last. It is 0 if no token was accepted yet, or if
+	// this token was refused later.
 	accepted atomic.Int64
 }
 
-// Account says whose account a [Source] uses. The zero value is the account that all callers share.
+// Account identifies the account that a [Source] uses. The zero value is the account that all callers share.
 type Account struct {
-	// Person is the person whose account it is. The tokens must not be used for any other person. It is the zero key if
-	// the account belongs to no person.
+	// Person is the person to whom the account belongs. The tokens must not be used for any other person. Person is the
+	// zero key if the account belongs to no person.
 	Person principal.Key
-	// ForDiscovery is true if the account is only for listing the tools of a server at which each person uses her own
+	// ForDiscovery is true if the account is used only to list the tools of a server at which each person uses her own
 	// account.
 	ForDiscovery bool
 }
 
-// New returns the source of access tokens of an account at a server of the configuration. The tokens are sent to the
-// given URL.
+// New returns a source of access tokens for an account at a configured server. The tokens are valid only for requests
+// to the given URL.
 func New(client identityv1.ConnectionServiceClient, server, url string, account Account) *Source {
 	return &Source{client: client, server: server, url: url, account: account}
 }
 
-// request returns the request for a token.
+// request returns a request for a token. refused is the generation of a refused token, or 0.
 func (s *Source) request(refused int64) *identityv1.GetAccessTokenRequest {
 	req := &identityv1.GetAccessTokenRequest{
 		Server: s.server, Url: s.url, RefusedGeneration: refused, AcceptedGeneration: s.accepted.Load(), ForDiscovery: s.account.ForDiscovery,
@@ -119,15 +122,14 @@ func (s *Source) Token(ctx context.Context) (Token, error) {
 	return s.askOnce(ctx, 0)
 }
 
-// Replace returns the token to use instead of a token that the server has refused. isNew is true if this is a different
-// token.
+// Replace returns a token that replaces a token that the server has refused. isNew is false if there is no other token.
 func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew bool, err error) {
 	s.accepted.CompareAndSwap(refused.generation, 0)
 	s.mu.Lock()
 	last, now := s.last, time.Now()
 	s.mu.Unlock()
 	switch {
-	case last.Text != "" && last.generation != refused.generation && now.Before(last.useUntil): // another request has replaced it
+	case last.Text != "" && last.generation != refused.generation && now.Before(last.useUntil): // another request has replaced the token
 		return last, true, nil
 	case s.isAsked(refused):
 		return refused, false, nil
@@ -136,8 +138,8 @@ func (s *Source) Replace(ctx context.Context, refused Token) (next Token, isNew 
 	return next, err == nil && next.generation != refused.generation, err
 }
 
-// Report tells the identity service that the server has refused a token which has just replaced another one. Report does
-// not wait for the answer.
+// Report tells the identity service that the server has refused a token that had just replaced another token. It does
+// not wait for the response.
 func (s *Source) Report(ctx context.Context, refused Token) {
 	s.accepted.CompareAndSwap(refused.generation, 0)
 	if !s.isAsked(refused) {
@@ -145,11 +147,12 @@ func (s *Source) Report(ctx context.Context, refused Token) {
 	}
 }
 
-// Accept records that the server has accepted a token. The identity service learns this with the next request for a
-// token.
+// Accept records that the server has accepted a token. The next request for a token reports this to the identity
+// service.
 func (s *Source) Accept(token Token) { s.accepted.Store(token.generation) }
 
-// isAsked reports whether the identity service had no other token a short time ago.
+// isAsked reports whether the gateway requested a replacement for the refused token less than replacePause ago and
+// received none.
 func (s *Source) isAsked(refused Token) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +170,8 @@ func (s *Source) askOnce(ctx context.Context, refused int64) (Token, error) {
 	}
 }
 
-// begin begins a request to the identity service, unless there is one already. It continues if its callers end.
+// begin starts a request to the identity service, or joins a request that is in progress. The request continues even if
+// its callers are cancelled.
 func (s *Source) begin(ctx context.Context, refused int64) <-chan singleflight.Result {
 	return s.requests.DoChan(strconv.FormatInt(refused, 10), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
@@ -176,7 +180,7 @@ func (s *Source) begin(ctx context.Context, refused int64) <-chan singleflight.R
 	})
 }
 
-// ask gets a token from the identity service.
+// ask requests a token from the identity service. refused is the generation of a refused token, or 0.
 func (s *Source) ask(ctx context.Context, refused int64) (Token, error) {
 	resp, err := s.client.GetAccessToken(ctx, s.request(refused))
 	if err == nil {
@@ -236,8 +240,8 @@ func (s *Source) remember(refused int64, now time.Time) {
 	}
 }
 
-// timeLeft returns the time until a token expires, and reports whether this time is known. The clocks of the gateway and
-// of the identity service can differ, so the absolute time is used only if the service sends nothing else.
+// timeLeft returns the time until a token expires, and reports whether this time is known. The absolute time is used
+// only if the response contains no duration, because the clocks of the gateway and the identity service can differ.
 func timeLeft(resp *identityv1.GetAccessTokenResponse, now time.Time) (left time.Duration, ok bool) {
 	switch {
 	case resp.GetExpiresIn() != nil:
@@ -249,7 +253,8 @@ func timeLeft(resp *identityv1.GetAccessTokenResponse, now time.Time) (left time
 	}
 }
 
-// cause returns an error that says what an operator or a caller can do.
+// cause converts an error from the identity service into an [upstream.CauseError] that tells an operator or a caller
+// what to do.
 func (s *Source) cause(err error) error {
 	out := &upstream.CauseError{Detail: status.Convert(err).Message(), Err: fmt.Errorf("get an access token for %s: %w", s.server, err)}
 	switch {
@@ -274,7 +279,7 @@ func (s *Source) cause(err error) error {
 // person returns the subject of the person in a form that can be shown.
 func (s *Source) person() string { return upstream.Escaped(s.account.Person.Subject, maxShownSubject) }
 
-// maxShownSubject is the maximum length of a subject in an error, in bytes.
+// maxShownSubject is the maximum length, in bytes, of a subject in an error.
 const maxShownSubject = 128
 
 // signIn returns a clause that says who has to sign in, and how.

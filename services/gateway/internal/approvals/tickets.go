@@ -14,6 +14,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/binding"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // maxTickets is the maximum number of stored approvals. If there are more, the gateway removes the oldest ones.
@@ -44,7 +45,7 @@ type tickets struct {
 
 // callKey contains the properties of a call that are cheap to compare. The gateway computes a call's digest only if an
 // approval with the same key is stored.
-type callKey struct{ tenant, subject, agent, server, name string }
+type callKey struct{ tenant, subject, agent, person, server, name string }
 
 type ticketEntry struct {
 	key   callKey
@@ -58,7 +59,10 @@ func newTickets() *tickets {
 }
 
 func (c *Call) key() callKey {
-	return callKey{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
+	return callKey{
+		tenant: c.Principal.GetTenant(), subject: c.Principal.GetSubject(), agent: c.Principal.GetAgent(), person: principal.ConnectionsOf(c.Principal).Subject,
+		server: c.Server, name: c.Name,
+	}
 }
 
 // digest returns a digest that is equal only for equal calls. It is computed like the digest of an approval, but

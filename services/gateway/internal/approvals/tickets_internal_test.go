@@ -44,3 +44,19 @@ func TestTickets_OldestAndExpiredAreRemoved(t *testing.T) {
 		t.Errorf("%v is left", remembered.by)
 	}
 }
+
+// An approval that was requested for one person's call is not found for the same call with the account of another person.
+func TestTickets_BelongToThePerson(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	of := func(person string) Call {
+		return Call{Principal: &identityv1.Principal{Subject: "bot", Agent: "dev", Person: person}, Params: []byte("{}")}
+	}
+	remembered := newTickets()
+	remembered.add(of("ana"), "a-1", now.Add(time.Minute), now)
+	for person, want := range map[string]string{"ana": "a-1", "ben": "", "": ""} {
+		if got := remembered.find(of(person), now); got != want {
+			t.Errorf("the person %q: %q, want %q", person, got, want)
+		}
+	}
+}

@@ -106,7 +106,7 @@ func (d *Client) arguments(a Attempt) string {
 // PrincipalRecord converts a principal to the form that records contain.
 func PrincipalRecord(p *identityv1.Principal) journal.Principal {
 	return journal.Principal{
-		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
+		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), Person: p.GetPerson(), TokenID: p.GetTokenId(),
 		Issuer: p.GetIssuer(), Client: p.GetClient(),
 	}
 }

@@ -95,21 +95,16 @@ type Query struct {
 
 // owner returns the key of the person who owns the query's cache entries. All agents of a person share that person's
 // entries, so that a person with many agents can't fill the cache.
-func (q *Query) owner() principal.Key {
-	if chain := q.Principal.GetChain(); len(chain) > 0 {
-		return principal.Of(chain[len(chain)-1])
-	}
-	return principal.Of(q.Principal)
-}
+func (q *Query) owner() principal.Key { return principal.Root(q.Principal) }
 
 // appendKey appends to dst all values on which a decision depends, except sessions and runs. The length of the
 // delegation chain comes first, so that different queries always have different keys.
 func (q *Query) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = visibility.AppendKey(dst, q.Principal, q.Server)
-	dst = visibility.AppendPart(dst, q.Principal.GetOwner())
+	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Principal.GetOwner()), q.Principal.GetPerson())
 	for _, owner := range q.Principal.GetChain() {
-		dst = visibility.AppendPart(dst, owner.GetOwner())
+		dst = visibility.AppendPart(visibility.AppendPart(dst, owner.GetOwner()), owner.GetPerson())
 	}
 	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Method), q.Name)
 	return visibility.AppendPart(visibility.AppendPart(dst, q.Ref), q.Definition)

@@ -161,7 +161,7 @@ func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 	text := rapid.SampledFrom([]string{"", "a", "b", "1:a", "0:", "a1:b"})
 	person := func(t *rapid.T) *identityv1.Principal {
 		return &identityv1.Principal{
-			Tenant: text.Draw(t, "tenant"), Subject: text.Draw(t, "subject"), Agent: text.Draw(t, "agent"), Owner: text.Draw(t, "owner"),
+			Tenant: text.Draw(t, "tenant"), Subject: text.Draw(t, "subject"), Agent: text.Draw(t, "agent"), Owner: text.Draw(t, "owner"), Person: text.Draw(t, "person"),
 			Groups: rapid.SliceOfN(text, 0, 2).Draw(t, "groups"), Session: text.Draw(t, "session"), Run: text.Draw(t, "run"),
 			Issuer: text.Draw(t, "issuer"), Client: text.Draw(t, "client"), Scopes: rapid.SliceOfN(text, 0, 2).Draw(t, "scopes"),
 		}
@@ -180,7 +180,7 @@ func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 				if bySession {
 					session = fmt.Sprintf("%q %q", p.GetSession(), p.GetRun())
 				}
-				out = append(out, fmt.Sprintf("%q %q %q %q %q %q %q %q %s", p.GetTenant(), p.GetSubject(), p.GetAgent(), p.GetOwner(), p.GetGroups(), p.GetIssuer(), p.GetClient(), p.GetScopes(), session))
+				out = append(out, fmt.Sprintf("%q %q %q %q %q %q %q %q %q %s", p.GetTenant(), p.GetSubject(), p.GetAgent(), p.GetOwner(), p.GetPerson(), p.GetGroups(), p.GetIssuer(), p.GetClient(), p.GetScopes(), session))
 			}
 			return out
 		}

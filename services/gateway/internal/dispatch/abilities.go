@@ -15,8 +15,8 @@ func (x *Exchange) AbilitiesFor(access visibility.Access) []mcp.Ability {
 	return x.FilterAbilities(x.Abilities(), access)
 }
 
-// Abilities returns the capabilities that the client declares. In revisions that use sessions, servers send their
-// requests to the client on event streams, so Abilities returns nil if the client does not accept streams.
+// Abilities returns the capabilities that the client declares. In revisions with sessions, the client receives servers'
+// requests on event streams. Therefore, Abilities returns nil if such a client does not accept streams.
 func (x *Exchange) Abilities() []mcp.Ability {
 	if x.AsksOnStreams && !x.Sink.Accepts() {
 		return nil
@@ -24,8 +24,8 @@ func (x *Exchange) Abilities() []mcp.Ability {
 	return DeclaredAbilities(x.DeclaredCapabilities())
 }
 
-// DeclaredCapabilities returns the capabilities object that the client sends in initialize or, in revision 2026-07-28,
-// in each request. It returns nil for a caller without an MCP client.
+// DeclaredCapabilities returns the client's capabilities object. The client sends it in initialize. In revision
+// 2026-07-28, the client sends it in each request. DeclaredCapabilities returns nil for a caller without an MCP client.
 func (x *Exchange) DeclaredCapabilities() (capabilities map[string]jsontext.Value) {
 	if !x.Sink.HasClient() || json.Unmarshal(x.ClientCapabilities, &capabilities) != nil {
 		return nil
@@ -33,15 +33,15 @@ func (x *Exchange) DeclaredCapabilities() (capabilities map[string]jsontext.Valu
 	return capabilities
 }
 
-// AcceptsTasks reports whether a client with these capabilities accepts a task instead of a result.
+// AcceptsTasks reports whether a client with these capabilities accepts a task in place of a result.
 func AcceptsTasks(capabilities map[string]jsontext.Value) bool {
 	var extensions map[string]jsontext.Value
 	return capabilities["extensions"].Kind() == '{' && json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
-// FilterAbilities removes the abilities whose methods the policy denies to the caller on that server. It returns the
-// remaining abilities, which the gateway declares to the server. For a gRPC server, which cannot send requests, it
-// returns nil.
+// FilterAbilities removes the abilities with methods that the policy denies to the caller on the server. It returns the
+// remaining abilities, which the gateway declares to the server. For a gRPC server, it returns nil, because such a
+// server can't send requests.
 func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Access) []mcp.Ability {
 	if x.Server.Upstream.Transport() == "grpc" {
 		return nil

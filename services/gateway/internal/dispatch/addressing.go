@@ -13,24 +13,25 @@ type Addressing interface {
 	IsShared() bool
 	// ClientID translates a server's request id or progress token for the client. raw and the result are raw JSON.
 	ClientID(raw []byte) []byte
-	// Rename returns the edits that replace the server's names with the client's names in a message from the server.
-	// The returned edits don't overlap the edits in others, which belong to the same message. Rename may wait for one
-	// of the caller's time slices (turns to use the processor), so the calling goroutine must not hold one.
+	// Rename returns the edits that replace the server's names with the client's names in a message from the server. The
+	// returned edits do not overlap with others, which are other edits of the same message. Rename may wait for one of the
+	// caller's time slices for processing. The calling goroutine must not hold a time slice already.
 	Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error)
 	// RenameRequest returns the edits that replace the server's names with the client's names in a request from the
 	// server.
 	RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error)
 	// Event translates an event on the server's stream into an event for the client's stream.
 	Event(upstream.Event) upstream.Event
-	// Forwards reports whether a notification with this method is forwarded from the server to the client if the policy
-	// allows it. If Forwards returns false, the gateway sends such notifications itself.
+	// Forwards reports whether a notification with this method may be forwarded from the server to the client. If not, the
+	// gateway sends such notifications itself.
 	Forwards(notification string) bool
-	// IsSubscribed reports whether m, which has arrived on a subscription's stream, belongs to the subscription.
+	// IsSubscribed reports whether m belongs to the subscription on whose stream it has arrived.
 	IsSubscribed(m *jsonrpc.Answer) bool
-	// ListedDigest returns the digest of a tool's definition in the list that the session has received, or nil if that
-	// list does not contain the tool.
+	// ListedDigest returns the digest of a tool's definition in the list that the session has received. It returns nil if
+	// that list does not contain the tool.
 	ListedDigest(tool string) []byte
-	// Resumable returns the session in which the client may resume the stream of an answer.
+	// Resumable returns the session in which the client can resume the stream of an answer, or nil if this is not
+	// possible.
 	Resumable(own *session.Session) *session.Session
 }
 

@@ -51,7 +51,7 @@ type waitResult struct {
 }
 
 // WaitForApproval executes a call to the gateway's own tool for waiting for approvals. It waits while the approval is
-// pending, but at most for the hold time of the client. It returns the approval's state, which may still be pending.
+// pending, but not longer than the client's hold time. It returns the approval's state, which can still be pending.
 func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())
@@ -102,8 +102,8 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// states contains, for each state of an approval, the name of the state, a text that describes the state, and advice
-// for the caller. These texts are part of the tool's result.
+// states contains texts for each state of an approval: the name of the state, a description, and advice for the caller.
+// The tool's result contains these texts.
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to keep waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},

@@ -26,7 +26,7 @@ import (
 // NotifyTimeout is the timeout for sending a notification to a server.
 const NotifyTimeout = 5 * time.Second
 
-// makeCall sends a request through the pipeline. The method is tools/call or another method for which a rule is needed.
+// makeCall sends a request through the pipeline. The method of the request needs a rule, as tools/call does.
 func (x *Exchange) makeCall(ctx context.Context) Response {
 	relay := x.NewRelay()
 	callCtx, tracked := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Deadline)
@@ -46,8 +46,8 @@ func (x *Exchange) makeCall(ctx context.Context) Response {
 	return response
 }
 
-// newCall returns the pipeline's input for the request, and a value that looks up tools in the server's list for the
-// caller. policyKnown is false if the policy service could not determine which tools the caller may see.
+// newCall returns the pipeline's input for the request, and a value that looks up the called tool. policyKnown is false
+// if the policy service could not determine which tools the caller may see.
 func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Relay) (call *attempt.Call, tools Tools, policyKnown bool) {
 	tools, err := x.tools(ctx)
 	call = &attempt.Call{
@@ -85,8 +85,7 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 		return x.Era.Answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		// The gateway lists the server's tools again, because the server may have been repaired, or the catalog may
-		// have lost its records.
+		// List the server's tools again, because the server may have been repaired, or the catalog may have lost its records.
 		x.Discovery.RefreshInBackground(servers.RenewAfter)
 	}
 	if out, pends := x.Era.Pending(ctx, result); pends {
@@ -95,8 +94,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 	return x.RefusedResponse(ctx, refused)
 }
 
-// Access returns the caller's permissions on the server. They are sufficient to check messages for which no rule is
-// needed. Access returns an error if the policy service is unavailable.
+// Access returns the caller's permissions on the server. They are sufficient to check messages that need no rule.
+// Access returns an error if the policy service is unavailable.
 func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 	if x.Stale {
 		return visibility.Access{}, ErrStale
@@ -107,8 +106,8 @@ func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 // ErrStale means that the gateway does not know whether the caller's token is still valid.
 var ErrStale = errors.New("whether the token still counts is not known")
 
-// NotAdmitted returns the refusal for a request from a caller that has too many requests in flight, or too many answers
-// that it has not read yet.
+// NotAdmitted returns the refusal for a request from a caller with too many requests in flight, or with too many
+// answers that the caller has not read yet.
 func NotAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, limits.ErrServer) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
@@ -124,8 +123,8 @@ func PolicyUnavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 }
 
-// AskServer sends a request from the gateway itself to the server, in place of the client's request, and returns the
-// server's answer. It fails if ctx is done or the server's timeout expires.
+// AskServer sends a request from the gateway itself to the server and returns the server's answer. The request replaces
+// the client's request. AskServer fails if ctx is done or the server's timeout expires.
 func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
@@ -150,7 +149,7 @@ func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err
 	return refused
 }
 
-// refusalOf returns the refusal for a request that was sent without the pipeline and received no usable answer.
+// refusalOf returns the refusal for a request that was sent without the pipeline and has no usable answer.
 func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
@@ -187,12 +186,12 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	return refused
 }
 
-// HandleNotification sends the client's notification to the server if it is allowed. For the notifications that MCP
-// defines, [Exchange.MayNotify] reports whether they are allowed. All other notifications need a rule that allows them.
-// Refusals are recorded.
+// HandleNotification sends the client's notification to the server if it is allowed. Notifications that MCP defines are
+// allowed if [Exchange.MayNotify] returns true. All other notifications need a rule that allows them. Refusals are
+// recorded.
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
-	// A cancelled call must stop waiting for approvers. Otherwise it could run later.
+	// A cancelled call must stop waiting for approvers. Otherwise, it could run later.
 	if x.Message.Method == mcp.MethodCancelled {
 		sent = x.Session.Calls.Cancel(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
@@ -226,7 +225,7 @@ func (x *Exchange) MayNotify() bool {
 	return mcp.MethodNeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
 
-// sendNotification sends a notification from the gateway itself to the server, in place of the client's notification.
+// sendNotification sends a notification from the gateway itself to the server. It replaces the client's notification.
 func (x *Exchange) sendNotification(ctx context.Context, own upstream.GatewayMessage) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// SupportsForms reports whether the client that sent initialize can show a form to its user. An empty elicitation
+// SupportsForms reports whether the client that has sent initialize can show a form to its user. An empty elicitation
 // capability includes forms, because the first revision with elicitation had no modes.
 func SupportsForms(initialize *jsonrpc.Message, version string) bool {
 	var capabilities struct {
@@ -43,30 +43,30 @@ type elicitation struct {
 	} `json:"params"`
 }
 
-// confirmForm is the schema of a form with one checkbox. The checkbox is not ticked by default, so that a client that
-// accepts every form automatically does not confirm the call.
+// confirmForm is the schema of a form with one checkbox. The checkbox is not ticked by default. Therefore, a client
+// that accepts all forms automatically does not confirm the call.
 const confirmForm = `{"type":"object","properties":{"run":{"type":"boolean","title":"Run this call","default":false}},"required":["run"]}`
 
 // confirmText returns the message that is shown to the person who uses the agent. The call is indented, so that clients
-// that render Markdown show it literally. Otherwise the arguments, which the agent has chosen, could hide text or make
-// the client fetch a URL.
+// that render Markdown show it literally. Otherwise, the arguments could hide text or make the client fetch a URL,
+// because the agent chooses them.
 func confirmText(call string) string {
 	const indent = "    "
 	return `An agent wants to make the call below, which needs your consent. Tick "Run this call" and accept, and it runs; ` +
 		"accept without the tick, or decline, and it does not.\n\n" + indent + strings.ReplaceAll(call, "\n", "\n"+indent)
 }
 
-// minFormTime is how long a form must have been open before it can count as unanswered.
+// minFormTime is how long a form must have been open before it counts as unanswered.
 const minFormTime = time.Second
 
-// formsClient returns the key under which package forms stores whether this client answers forms.
+// formsClient returns the key of this client in package forms, which stores whether clients answer forms.
 func (x *Exchange) formsClient() forms.Client {
 	client := x.Session.Client
 	return forms.Client{Tenant: x.Principal.GetTenant(), Subject: x.Principal.GetSubject(), Agent: x.Principal.GetAgent(), Name: client.Name, Version: client.Version}
 }
 
 // formTimeout returns a channel that receives a value when a form has been open for [forms.Timeout]. If the client has
-// answered a form before, the channel is nil, because the form then stays open for as long as the call is held.
+// answered a form earlier, the channel is nil. The form then stays open for as long as the call is held.
 func (x *Exchange) formTimeout() (expired <-chan time.Time, stop func() bool) {
 	if x.Deps.Forms.State(x.formsClient()) == forms.Answers {
 		return nil, func() bool { return false }
@@ -100,7 +100,7 @@ func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 	}
 }
 
-// awaitForm waits for the answer to a form, and records whether the client has answered it.
+// awaitForm waits for the client's response to a form, and records whether the client has responded.
 func (x *Exchange) awaitForm(ctx context.Context, out *Relay, question *session.ClientRequest, id []byte) attempt.Confirmation {
 	begin, late := time.Now(), false
 	expired, stop := x.formTimeout()
@@ -118,7 +118,7 @@ func (x *Exchange) awaitForm(ctx context.Context, out *Relay, question *session.
 	case <-ctx.Done():
 	}
 	select {
-	case m := <-question.Response(): // an answer that arrives at the same time still counts
+	case m := <-question.Response(): // a response that arrives at the same time still counts
 		return answered(m)
 	default:
 	}
@@ -132,8 +132,8 @@ func (x *Exchange) awaitForm(ctx context.Context, out *Relay, question *session.
 	return attempt.Unanswered
 }
 
-// recordLateAnswer records that the client has answered a form although the call is no longer held. An error, or an
-// answer that the form was cancelled, does not count, because a client may send these without asking its user.
+// recordLateAnswer records that the client has responded to a form although the call is no longer held. An error or a
+// cancelled form does not count, because a client may send these without asking its user.
 func (x *Exchange) recordLateAnswer(ctx context.Context) {
 	m := x.Message
 	if !x.Session.Client.Elicits || !bytes.HasPrefix(m.ID.Of(m.Raw), []byte(`"`+inputIDPrefix)) {

@@ -19,28 +19,29 @@ import (
 )
 
 const (
-	// maxPages limits how many pages of a list are read to find a tool.
+	// maxPages is the maximum number of pages of a list that are read to find a tool.
 	maxPages = 100
-	// lookupInterval is how long a session waits before it reads the server's whole list again to look for a tool.
+	// lookupInterval is the minimum time between two searches for a tool in which a session reads the server's whole list.
 	lookupInterval = 30 * time.Second
-	// anyAge is a maximum age that accepts a list of any age.
+	// anyAge is the maximum age for accepting a list of any age.
 	anyAge = math.MaxInt64
 )
 
 var errNotToolList = errors.New("the server's answer is no list of tools")
 
-// reportTools reports the tools in a server's answer to the catalog, and returns the catalog's response. A cached
-// response is used only if it is not older than maxAge.
+// reportTools reports the tools in a server's answer to the catalog, and returns the catalog's response. It uses a
+// cached response if the response is not older than maxAge.
 func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, maxAge time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
-		version = found.Version // the server lists its tools in this revision, even if the client speaks another revision
+		version = found.Version // the server lists its tools in this revision, even if the client uses another revision
 	}
-	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, maxAge)
+	list := toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal, OfPerson: x.Server.ForEachPerson}
+	return x.Deps.Catalogue.Report(ctx, list, answer, maxAge)
 }
 
-// latestDiscovery returns the gateway's own list of the server's tools, or nil if it could not be read. It waits only
-// if the tools have not been listed yet.
+// latestDiscovery returns the gateway's own list of the server's tools, or nil if the list could not be read. It waits
+// only if there is no list yet.
 func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.Result {
 	if found := server.Last(); found != nil {
 		server.RefreshInBackground(discovery.Fresh)
@@ -53,8 +54,8 @@ func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.R
 	return found
 }
 
-// Known returns the digest of the called tool's definition from the session's list. If the session has not listed the
-// tool, Known returns the digest from the gateway's own list, or nil if that list does not contain the tool either.
+// Known returns the digest of the called tool's definition. It uses the session's list if that list contains the tool,
+// and otherwise the gateway's own list. It returns nil if neither list contains the tool.
 func (x *Exchange) Known(ctx context.Context) []byte {
 	if digest := x.Addressing.ListedDigest(x.Message.Name); digest != nil {
 		return digest
@@ -66,9 +67,8 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 }
 
 // Definition returns the digest of the called tool's definition. If relist is false and [Exchange.Known] returns a
-// digest, Definition returns that digest. Otherwise Definition lists the server's tools in this session and returns the
-// digest of the listed definition. It returns nil if the server does not list the tool, or if the message is not a
-// tools/call.
+// digest, Definition returns that digest. Otherwise, it lists the server's tools in this session. It returns nil if the
+// server does not list the tool, or if the message is not a tools/call.
 func (x *Exchange) Definition(ctx context.Context, relist bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil
@@ -77,8 +77,8 @@ func (x *Exchange) Definition(ctx context.Context, relist bool) ([]byte, error) 
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		// If the list could not be reported to the catalog, the call fails here. Otherwise the definition would be
-		// mistaken for a new one.
+		// If the list could not be reported to the catalog, the call fails here. Otherwise, the catalog would treat the
+		// definition as new.
 		if err := x.Discovery.ReportError(); err != nil {
 			return nil, err
 		}
@@ -110,8 +110,7 @@ func (x *Exchange) Definition(ctx context.Context, relist bool) ([]byte, error) 
 			return nil, toolreport.ErrRefused
 		}
 		if digest := known.Digests[x.Message.Name]; digest != nil {
-			// The first definition of a tool can be accepted only after the gateway itself has read the server's whole
-			// list.
+			// A tool's first definition can be accepted only after the gateway itself has read the server's whole list.
 			if x.Discovery.Last() == nil {
 				x.Discovery.GetWithRetry(ctx)
 			}
@@ -139,8 +138,8 @@ func (x *Exchange) EnsureListed(ctx context.Context) (listed bool, refused *refu
 	return true, nil
 }
 
-// missingDiscovery returns the discovery that has to list the server's tools before the first definition that a session
-// receives for a tool can be accepted. It returns nil if the gateway already has all the lists it needs.
+// missingDiscovery returns a discovery that has to list the server's tools before a tool's first definition can be
+// accepted. It returns nil if the gateway has all necessary lists.
 func (x *Exchange) missingDiscovery() *discovery.Server {
 	found := x.Discovery.Last()
 	if found == nil {
@@ -153,13 +152,12 @@ func (x *Exchange) missingDiscovery() *discovery.Server {
 	return revision
 }
 
-// notListed returns the refusal for a call if the gateway has tried to list the server's tools itself and failed with
-// err.
+// notListed returns the refusal for a call if the gateway itself could not list the server's tools because of err.
 func (x *Exchange) notListed(ctx context.Context, err error) *refusal.Refusal {
 	refused := x.DiscoveryFailed(ctx, err)
 	why := "the policy service did not accept the list"
 	if refused.Code != commonv1.Code_CODE_POLICY_UNAVAILABLE {
-		refused.Code = commonv1.Code_CODE_UPSTREAM_UNAVAILABLE // the call was not sent, even if the listing has timed out
+		refused.Code = commonv1.Code_CODE_UPSTREAM_UNAVAILABLE // not a timeout, because the call itself was not sent
 		why = cmp.Or(discovery.ListFault(err), upstream.PublicReason(upstream.Answer{}, err))
 	}
 	refused.Message = "the gateway could not list the server's tools, so it can't tell whether this tool's definition is accepted: " + why +

@@ -46,10 +46,10 @@ type Deps struct {
 	Visibility *visibility.Visibility
 	// Catalogue receives the servers' tool lists.
 	Catalogue *toolreport.Reporter
-	// Remembered is the memory budget for stored answers. A client that has lost its connection can resume the stream
-	// of a stored answer.
+	// Remembered is the memory budget for stored answers. Answers are stored so that a client that has lost its connection
+	// can resume the stream.
 	Remembered *limits.Budget
-	// Forms stores which clients answer the forms that the gateway sends.
+	// Forms stores which clients respond to the forms that the gateway sends.
 	Forms *forms.Memory
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
@@ -73,12 +73,12 @@ type Exchange struct {
 
 	// ClientCtx is cancelled when the caller disconnects.
 	ClientCtx context.Context //nolint:containedctx // the caller's context
-	// Sink sends messages to the caller before the response. relay filters those messages that the server sends before
-	// its answer.
+	// Sink sends messages to the caller before the response. relay filters the messages that the server sends before its
+	// answer.
 	Sink  Sink
 	relay Relay
-	// ServerName is the server's configured name. If the message was sent to the URL for all servers, ServerName is
-	// empty and Server is nil.
+	// ServerName is the server's configured name. If the message was sent to the URL for all servers, ServerName is empty
+	// and Server is nil.
 	ServerName string
 	Server     *servers.Server
 	// Timeout limits how long a request to the server may take.
@@ -90,16 +90,16 @@ type Exchange struct {
 	// Received is the time at which the last byte of the message arrived.
 	Received time.Time
 	// Session is the session to which the message belongs. In revision 2026-07-28, it is the state that replaces a
-	// session. It is nil until it is found.
+	// session. Session is nil before it is found.
 	Session *session.Session
-	// Slot contains the memory that the message uses, and counts the message among the caller's requests in flight.
-	// Quotas limit both.
+	// Slot counts the message among the caller's requests in flight, and contains the memory that the message uses. Quotas
+	// limit both.
 	Slot *limits.Slot
 	// Deadline measures the server's timeout. It is nil if the server may not send requests to the client.
 	Deadline *upstream.PausableDeadline
 	// Hold is how long a call is held while it waits for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval that a task has waited for. It is empty for a call that is not a task.
+	// ApprovalID is the id of the approval for which a task has waited. It is empty if the call is not a task.
 	ApprovalID string
 	// Era implements the behavior that depends on whether the MCP revision uses sessions. Terms contains values that
 	// depend on the revision.

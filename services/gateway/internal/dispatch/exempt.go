@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// maxExemptBytes is the maximum size of a message for which no rule is needed, in bytes.
+// maxExemptBytes is the maximum size, in bytes, of a message that needs no rule.
 const maxExemptBytes = 64 << 10
 
-// MethodResponse is the method name under which clients' responses to servers' requests are counted.
+// MethodResponse is the method name with which clients' responses to servers' requests are counted.
 const MethodResponse = "response"
 
 // NeedsNoRule reports whether the message is allowed even if no policy rule allows it.
@@ -22,9 +22,9 @@ func (x *Exchange) NeedsNoRule() bool {
 	return x.Message.Kind == jsonrpc.Response || mcp.MethodNeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
-// CountExempt counts a message for which no rule is needed. The message is counted under the given method name, which
-// must be one of a fixed set of names. CountExempt returns nil if the message is admitted. If the caller has sent too
-// many messages, CountExempt returns the response to this message.
+// CountExempt counts a message that needs no rule. method is the method name with which the message is counted. It must
+// be one of a fixed set of names. CountExempt returns nil if the message is admitted. If the caller has sent too many
+// messages, it returns the response to this message.
 func (x *Exchange) CountExempt(ctx context.Context, method string) *Response {
 	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
 	switch {
@@ -38,8 +38,8 @@ func (x *Exchange) CountExempt(ctx context.Context, method string) *Response {
 	}
 }
 
-// AnswerPing answers a ping from the client. It sends no request to the server, so the answer does not show whether the
-// server is available.
+// AnswerPing responds to a ping from the client. It sends no request to the server, so the response does not show
+// whether the server is available.
 func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())
@@ -47,13 +47,13 @@ func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.ID()), nil)
 }
 
-// WithClientID appends to edits one more edit, which replaces the id in the server's answer with the id of the client's
-// request. The answer has the id of the gateway's own request.
+// WithClientID adds an edit that replaces the id in the server's answer with the id of the client's request. The answer
+// contains the id of the gateway's own request.
 func (x *Exchange) WithClientID(answer *jsonrpc.Answer, edits []jsonrpc.Edit) []jsonrpc.Edit {
 	return append(edits, jsonrpc.Edit{Span: answer.ID, With: x.ID()})
 }
 
-// CheckSize returns the refusal for a message larger than 64 KiB. It returns nil for smaller messages.
+// CheckSize returns a refusal if the message is larger than 64 KiB. Otherwise, it returns nil.
 func (x *Exchange) CheckSize() *refusal.Refusal {
 	if len(x.Message.Raw) <= maxExemptBytes {
 		return nil

@@ -23,7 +23,7 @@ func identifierOf(field string) string {
 	}
 }
 
-// ignoresNames reports whether the policy treats all elements of a list alike, regardless of their names.
+// ignoresNames reports whether the policy treats all elements of a list in the same way, regardless of their names.
 func ignoresNames(access visibility.Access, field string) bool {
 	if field == "prompts" {
 		return access.PromptNamesIgnored
@@ -33,7 +33,7 @@ func ignoresNames(access visibility.Access, field string) bool {
 
 // FilterResult returns the edits that prepare an answer for the client, and reports whether the answer was filtered. In
 // a list of prompts, resources or templates, the edits remove the elements that the caller may not use. If no rule
-// distinguishes the elements by name, FilterResult does not call the policy service.
+// depends on the elements' names, FilterResult does not call the policy service.
 func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (edits []jsonrpc.Edit, filtered bool, refused *refusal.Refusal) {
 	field := aggregate.FieldOf(x.Message.Method)
 	if field == "" || !answer.Result.Present() {
@@ -60,7 +60,7 @@ func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (ed
 	return list.Clean(func(t jsonrpc.Tool) bool { return !visible[t.Name] }), true, nil
 }
 
-// listing parses the list in an answer. It uses one of the caller's time slices, which are turns to use the processor.
+// listing parses the list in an answer. It needs one of the caller's time slices for processing.
 func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field string) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TimesliceFor(ctx, len(answer.Raw))
 	if err != nil {
@@ -71,7 +71,7 @@ func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field st
 }
 
 // mayReceiveUpdate reports whether the policy allows the client to receive m, a notification that a resource has
-// changed. The caller must have checked that m is such a notification.
+// changed. The caller must check first that m is such a notification.
 func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 	access, err := x.Access(x.Uncancelled(x.ClientCtx))
 	if err != nil || access.ResourceNamesIgnored {

@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// RedactGreeting returns a server's answer to initialize or server/discover for a caller that has no permissions on the
-// server. The answer contains only the revisions and capabilities that the server declares. In an answer to initialize,
-// serverInfo describes the gateway.
+// RedactGreeting returns a server's answer to initialize or server/discover without data that requires permissions on
+// the server. The result contains only the server's revisions and capabilities. For initialize, serverInfo describes
+// the gateway.
 func (x *Exchange) RedactGreeting(answer *jsonrpc.Answer) (*jsonrpc.Answer, error) {
 	if !answer.Result.Present() {
 		return answer, nil

@@ -20,15 +20,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// CheckInputRequests checks the requests in a server's answer. Two kinds of answers contain requests. One is a result
-// of revision 2026-07-28 (Multi Round-Trip Requests), and the other is the error with which a server of revision
-// 2025-11-25 requires that the user first opens a URL (Elicitation, URL Mode). The policy service evaluates each
-// request in the answer as a request from the server, and the decision is recorded.
+// CheckInputRequests checks the requests to the client in a server's answer. Two kinds of answers contain requests. One
+// is a result of revision 2026-07-28 (Multi Round-Trip Requests). The other is an error of revision 2025-11-25 that
+// requires the user to open a URL first (Elicitation, URL Mode). The policy service evaluates each request as a request
+// from the server, and the decision is recorded.
 //
-// If a request is denied, or if the answer must not contain requests, the client does not receive the answer, because
-// the client could not continue without the requests. The refusal says that the outcome is unknown, because the server
-// may have executed part of the call. CheckInputRequests checks answers of all revisions and methods, because a client
-// may act on requests in any answer.
+// If a request is denied, or if the answer must not contain requests, the client does not receive the answer. Without
+// the requests, the client could not continue. The refusal says that the outcome is unknown, because the server may
+// have executed a part of the call. CheckInputRequests checks the answers of all revisions and methods, because a
+// client might act on requests in any answer.
 func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
@@ -42,8 +42,7 @@ func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answe
 	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.NameOrEmpty(why.Code) + "); whether it has done anything is not known."}
 }
 
-// checkInputRequests returns the refusal for the first request in the answer that is not allowed, or nil if all
-// requests are allowed.
+// checkInputRequests returns the refusal for the first request that is not allowed, or nil if all requests are allowed.
 func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answer, asks bool) *refusal.Refusal {
 	may := x.Session != nil
 	if asks {
@@ -74,20 +73,21 @@ func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answe
 	return nil
 }
 
-// countAndDecide counts one request in an answer as a request from the server, and asks the policy service to evaluate
-// it. answeredLater is true if the client answers the request in its next message.
+// countAndDecide counts a request in an answer as a request from the server, and asks the policy service to evaluate
+// it. answeredLater is true if the client will respond to the request in its next message.
 func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message, answeredLater bool) *refusal.Refusal {
 	counted, err := x.Session.ClientRequests.AddFromServer(m.ID.Of(m.Raw))
 	if err != nil {
 		return x.refuseServerRequest(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
 	}
-	counted.Close() // the client answers in its next request
+	counted.Close() // the client responds in its next request
 	return x.decide(ctx, m, &attempt.Call{FromServer: true, AnsweredLater: answeredLater})
 }
 
-// DecideServerRequest asks the policy service to evaluate a request that a server of a revision with sessions sends to
-// a client of revision 2026-07-28. It returns nil if the request is allowed, and otherwise the gateway's answer to the
-// server. id is the request's raw id, which the server has chosen.
+// DecideServerRequest asks the policy service to evaluate a request from a server to a client of revision 2026-07-28.
+// The server supports only revisions with sessions. DecideServerRequest returns nil if the request is allowed.
+// Otherwise, it returns the gateway's response to the server. id is the raw id of the request, which the server has
+// chosen.
 func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *upstream.GatewayMessage {
 	m, err := jsonrpc.Parse(raw, x.Deps.Limits)
 	var why *refusal.Refusal
@@ -121,8 +121,8 @@ func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	return x.Offer.Check(m)
 }
 
-// readInputRequests returns the requests in an answer. The gateway assigns an id to each request. readInputRequests
-// returns false if the requests are ambiguous.
+// readInputRequests returns the requests in an answer, with ids from the gateway. It returns false if the requests are
+// ambiguous.
 func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc.Message, ok bool) {
 	var requests [][]byte
 	if asks {
@@ -136,7 +136,7 @@ func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*
 				Elicitations []jsontext.Value `json:"elicitations"`
 			} `json:"data"`
 		}
-		// Some JSON parsers ignore the case of keys, so an object with two keys that differ only in case is refused.
+		// Some JSON parsers ignore the case of keys. Therefore, an object with two keys that differ only in case is refused.
 		err := json.Unmarshal(answer.Error.Of(answer.Raw), &fields, json.MatchCaseInsensitiveNames(true))
 		for _, params := range fields.Data.Elicitations {
 			if !isURLMode(params) {
@@ -164,8 +164,8 @@ func isURLMode(params []byte) bool {
 	return json.Unmarshal(params, &fields) == nil && fields.Mode == "url"
 }
 
-// maxElicitations limits how many URLs one answer may ask the user to open, because the policy service evaluates each
-// URL separately.
+// maxElicitations is the maximum number of URLs in one answer that the user should open. It is limited because the
+// policy service evaluates each URL separately.
 const maxElicitations = 100
 
 // inputID returns an unguessable request id as raw JSON.
@@ -181,8 +181,8 @@ func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code 
 	return out
 }
 
-// UnusableAnswer returns the refusal for a request that the server has executed, but whose answer must not be sent to
-// the client.
+// UnusableAnswer returns the refusal for a request if the server has executed the request but the client must not
+// receive the answer.
 func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refusal {
 	recorded := x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
 	return &refusal.Refusal{ID: recorded.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
@@ -194,8 +194,7 @@ func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bo
 	return x.decide(ctx, m, &attempt.Call{FromServer: fromServer})
 }
 
-// decide is like [Exchange.Decide], but uses the values of those fields that the caller has set in call. decide sets
-// the other fields of call.
+// decide is like [Exchange.Decide], but the caller has already set some fields of call. decide sets the other fields.
 func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call *attempt.Call) *refusal.Refusal {
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()
@@ -206,13 +205,13 @@ func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message, call *attempt
 	return x.Deps.Pipeline.Do(ctx, call).Refusal
 }
 
-// discardForwarder is the forwarder for a request that is part of another message. It sends nothing, because the
-// request is sent as part of the other message.
+// discardForwarder is the forwarder for a request that is part of another message. It sends nothing, because the other
+// message contains the request.
 type discardForwarder struct{}
 
 // Forward implements [attempt.Forwarder].
 func (discardForwarder) Forward(_ context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-	if err := req.MayBegin(); err != nil { // the pipeline may have waited for the limiter or the journal
+	if err := req.MayBegin(); err != nil { // the permit may have expired, because the pipeline may have waited for the limiter or the journal
 		return upstream.Answer{}, err
 	}
 	answer, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{}}`), jsonrpc.AnswerLimits())

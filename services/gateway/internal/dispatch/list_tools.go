@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// listTools answers tools/list with the tools that the caller may see. If a call may need an approval, the list also
-// contains the gateway's own tool for waiting for approvals.
+// listTools responds to tools/list with the tools that the caller may see. If a call may need an approval, the list
+// also contains the gateway's own tool for waiting for approvals.
 //
 // A list request has no side effects, so it is cancelled when the caller disconnects.
 func (x *Exchange) listTools(ctx context.Context) Response {
@@ -49,9 +49,9 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 	return x.Edited(ctx, answer, edits)
 }
 
-// fetchTools returns a page of the server's list. If no rule can allow this caller to call the server, fetchTools does
-// not request the list in the caller's session. Instead it returns the gateway's own list as one page. It also returns
-// the gateway's own list if a person must sign in at the server first. The refusal of the first call then says how.
+// fetchTools returns a page of the server's list. If no rule can allow the caller to call the server, fetchTools does
+// not request the list in the caller's session, but returns the gateway's own list as one page. It does the same if a
+// person has to sign in at the server first. The refusal of the first call then says how to sign in.
 func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {
@@ -76,8 +76,8 @@ func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer,
 	return list, nil
 }
 
-// DiscoveryFailed returns the refusal for a message that needs the gateway's own list of the server's tools if this
-// list could not be read because of err.
+// DiscoveryFailed returns the refusal for a message that needs the gateway's own list of the server's tools. err is the
+// reason why the gateway could not read this list.
 func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.ServerName, "error", err)
@@ -92,11 +92,10 @@ func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refu
 
 // filterTools reports a page of a list to the catalog, asks the policy service which tools the caller may see, and
 // stores the visible definitions in the session. If the catalog has not accepted a tool, filterTools tries once more,
-// because the catalog's response may be outdated. For example, the gateway may not have listed the server's tools in
-// the session's revision yet, or the catalog may have lost its records.
+// because the catalog's response may be outdated. This can happen if the gateway has not listed the server's tools in
+// the session's revision yet, or if the catalog has lost its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
-	// As in Definition, the gateway itself must have read the whole list before a tool's first definition can be
-	// accepted.
+	// As in Definition, a tool's first definition can be accepted only after the gateway itself has read the whole list.
 	if latestDiscovery(ctx, x.Discovery) == nil {
 		x.Discovery.GetWithRetry(ctx)
 	}
@@ -111,8 +110,8 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 		}
 		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOutdated(ctx, known) {
 			if len(shown.Changed) > 0 {
-				// The gateway reads the list again itself. If the definition has changed in that list, too, the tool is
-				// blocked for all sessions.
+				// The gateway reads the list again itself. If this list also contains the changed definition, the tool is blocked
+				// for all sessions.
 				x.Discovery.RecheckList(ctx, changedAfter)
 			}
 			x.Deps.Sessions.Learn(x.Session, shown.Digests(known.Digests))
@@ -121,9 +120,9 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 	}
 }
 
-// mayBeOutdated is called after the catalog has responded that a tool is not accepted. It reports whether that response
-// may be outdated. If the gateway itself has never listed the server's tools in the session's MCP revision,
-// mayBeOutdated first lists them.
+// mayBeOutdated is called if the catalog's response says that a tool is not accepted. It reports whether this response
+// may be outdated. If the gateway has never listed the server's tools in the session's revision, mayBeOutdated first
+// lists them.
 func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response) bool {
 	if x.Era.TranslatesRevisions() {
 		return time.Since(known.At) > servers.RenewAfter
@@ -152,14 +151,14 @@ func FilterFailed(err error) *refusal.Refusal {
 	return PolicyUnavailable()
 }
 
-// MarkPrivate adds the edits that set an answer's cache scope to private, because a policy decision applies only to
-// this caller. If the answer was filtered, the edits also forbid caching (MCP 2026-07-28, Caching).
+// MarkPrivate adds the edits that make an answer cacheable only for this caller, because a policy decision applies only
+// to this caller. If the answer was filtered, the edits forbid caching (MCP 2026-07-28, Caching).
 func MarkPrivate(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {
 	case scope.Present():
 		edits = append(edits, jsonrpc.Edit{Span: scope, With: []byte(`"private"`)})
-	case ttl.Present(): // otherwise some clients would treat the answer as public
+	case ttl.Present(): // without a cache scope, some clients would treat the answer as public
 		edits = append(edits, jsonrpc.Edit{Span: jsonrpc.Span{Start: ttl.End, End: ttl.End}, With: []byte(`,"cacheScope":"private"`)})
 	}
 	if ttl.Present() && filtered {

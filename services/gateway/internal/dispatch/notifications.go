@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// allowsVendorNotification reports whether the client may receive a server's notification that MCP does not define. The
-// policy service evaluates the notification, and the decision is recorded. If no rule could allow the notification, it
-// is dropped without an evaluation or a record, because servers may send many such notifications.
+// allowsVendorNotification reports whether the client may receive a notification from the server that MCP does not
+// define. The policy service evaluates the notification, and the decision is recorded. If no rule can allow the
+// notification, it is dropped without an evaluation or a record, because servers may send many such notifications.
 func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	ctx := x.ClientCtx
 	if m.Kind != jsonrpc.Notification || !mcp.IsVendorNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
@@ -33,9 +33,9 @@ func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	return x.Decide(ctx, read, true) == nil
 }
 
-// sendVendorNotification handles a client's notification that MCP does not define. The policy service evaluates it, and
-// the decision is recorded. If the policy allows the notification, it is sent to the server. If the server is a gRPC
-// server or is stateless, the notification is refused.
+// sendVendorNotification handles a notification from the client that MCP does not define. The policy service evaluates
+// it, and the decision is recorded. If the notification is allowed, it is sent to the server. gRPC servers and
+// stateless servers can't receive such notifications, so the notification is refused.
 func (x *Exchange) sendVendorNotification(ctx context.Context) {
 	if x.Server.Upstream.Transport() == "grpc" || x.Server.IsStateless() {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// KeepAliveInterval is the interval at which the gateway sends a comment on an idle stream. The comments show whether
+// KeepAliveInterval is the interval at which the gateway sends a comment on an idle stream. If sending a comment fails,
 // the client has disconnected.
 const KeepAliveInterval = 25 * time.Second
 
@@ -35,15 +35,15 @@ type Relay struct {
 	Subscription *upstream.Wanted
 }
 
-// NewRelay returns the relay for the stream of the exchange. An exchange has only one relay, so only one handler at a
-// time may use it. The caller must call [Relay.Settle] when it no longer forwards messages from the server.
+// NewRelay returns the relay for the exchange's stream. An exchange has only one relay, so two handlers must not use it
+// at the same time. The caller must call [Relay.Settle] when it has stopped forwarding messages from the server.
 func (x *Exchange) NewRelay() *Relay {
 	x.relay.exchange, x.relay.Sink, x.relay.requestCtx = x, x.Sink, x.ClientCtx
 	return &x.relay
 }
 
 // Event forwards a message that a server has sent before its answer.
-func (o *Relay) Event(raw []byte) { _ = o.Deliver(upstream.Event{Message: raw}) } // the client may have disconnected
+func (o *Relay) Event(raw []byte) { _ = o.Deliver(upstream.Event{Message: raw}) } // the error is ignored, because the client may have disconnected
 
 // Deliver forwards an event from a server if the client may receive it. It returns an error if the event could not be
 // sent to the client.
@@ -58,8 +58,8 @@ func (o *Relay) Deliver(event upstream.Event) error {
 		o.handleServerRequest(m)
 	case m.Method == mcp.MethodCancelled:
 		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the goroutine of the request notifies the client
-	// A message that belongs to another subscription is dropped. Otherwise the client could believe that the message
-	// belongs to the stream's own subscription.
+	// A message that belongs to another subscription is dropped. Otherwise, the client would assign the message to this
+	// stream's subscription.
 	case o.Subscription != nil && !x.Addressing.IsSubscribed(m):
 	case isSubscribedTo(m, o.Subscription) && x.mayReceive(m), x.allowsVendorNotification(m):
 		return o.sendEvent(event, clean)
@@ -67,10 +67,9 @@ func (o *Relay) Deliver(event upstream.Event) error {
 	return o.sendEvent(event, nil)
 }
 
-// parseMessage parses a server's message. It returns the message and the bytes to forward. Both results are nil if raw
-// contains no message. For a large message, two steps each need one of the caller's time slices (turns to use the
-// processor): parsing the message, and replacing names in it. The first time slice ends before the second begins,
-// because a goroutine must not hold two.
+// parseMessage parses a message from a server. It returns the message and the bytes to forward. Both are nil if raw
+// contains no message. For a large message, parsing and replacing names each need one of the caller's time slices for
+// processing. The first time slice ends before the second begins, because a goroutine must not hold two.
 func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
@@ -94,8 +93,8 @@ func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	return m, clean, nil
 }
 
-// readServerMessage parses a server's message in one of the caller's time slices, which are turns to use the processor.
-// It returns [ErrUnread] if the caller has disconnected or has too many messages that wait for a time slice.
+// readServerMessage parses a message from a server, in one of the caller's time slices for processing. It returns
+// [ErrUnread] if the caller has disconnected, or if too many messages for the caller wait for a time slice.
 func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
 	if err != nil {
@@ -106,10 +105,10 @@ func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
 }
 
 // mayReceive reports whether the client may receive a notification that MCP defines. Progress notifications and the
-// acknowledgement of a subscription are always allowed. Any other notification is allowed if the policy denies neither
-// the notification nor the method to which it refers. To receive the notification that a resource has changed, the
-// client also needs permission for that resource. If the policy service has taken too long to respond, a notification
-// with contents is dropped, because an operator may have stopped the caller meanwhile.
+// acknowledgement of a subscription are always allowed. Other notifications are allowed if the policy denies neither
+// the notification nor the method to which it refers. The notification that a resource has changed also requires
+// permission for this resource. If the decision expires before mayReceive returns, a notification with contents is
+// dropped, because an operator may have stopped the caller in the meantime.
 func (x *Exchange) mayReceive(m *jsonrpc.Answer) bool {
 	switch {
 	case !x.Addressing.Forwards(m.Method):
@@ -150,8 +149,7 @@ func (x *Exchange) allowsNotification(notification string) bool {
 // SendMessage sends a message to the client before the answer. It returns an error if the message could not be sent.
 func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
 
-// sendEvent sends a message with the id and retry time of the given event. If the message, the id and the retry time
-// are all empty, sendEvent sends nothing.
+// sendEvent sends a message with the id and the retry time of an event. If all three are empty, it sends nothing.
 func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 	event = o.exchange.Addressing.Event(event)
 	if session.IsReplayID(event.ID) { // the gateway would treat this id as one of its own
@@ -170,8 +168,8 @@ func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 func (o *Relay) Hold() { o.Open() }
 
 // Progress sends a progress notification for a call that waits for an approval, if the client has requested progress.
-// The reported value is n/1e6, which is far below the values that servers report later, because progress must increase
-// (MCP, Progress).
+// The reported value is n/1e6. It is small because progress must increase, and the server will report larger values
+// later (MCP, Progress).
 func (o *Relay) Progress(n int) {
 	token := o.exchange.Message.Meta.ProgressToken
 	if !token.Present() {
@@ -179,7 +177,7 @@ func (o *Relay) Progress(n int) {
 	}
 	message := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%s,"message":"waiting for a person's approval"}}`,
 		token.Of(o.exchange.Message.Raw), strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64))
-	_ = o.SendMessage(message) // the client may have disconnected
+	_ = o.SendMessage(message) // the error is ignored, because the client may have disconnected
 }
 
 // KeepOpen sends a comment every [KeepAliveInterval] until ctx is done. It calls closeStream if the client has
@@ -200,8 +198,8 @@ func (o *Relay) KeepOpen(ctx context.Context, closeStream context.CancelFunc) {
 	}
 }
 
-// Uncancelled returns ctx if the client cannot resume the stream later. Otherwise it returns a context that is not
-// cancelled when the client disconnects.
+// Uncancelled returns ctx if the client can't resume the stream. Otherwise, it returns a context that is not cancelled
+// when the client disconnects.
 func (x *Exchange) Uncancelled(ctx context.Context) context.Context {
 	if x.Resumable == nil {
 		return ctx
@@ -217,9 +215,9 @@ func (x *Exchange) BeginAnswer() *session.ReplayStream {
 	return x.Resumable.Replay.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Owner))
 }
 
-// isSubscribedTo reports whether a notification belongs to a subscription. A notification about a list or a resource
-// belongs to the subscription only if the client has subscribed to that list, to that resource, or to a resource whose
-// URI is a parent of the resource's URI.
+// isSubscribedTo reports whether a notification belongs to a subscription. For a notification about a list, the client
+// must have subscribed to the list. For a notification about a resource, the client must have subscribed to the
+// resource or to a URI that is a parent of the resource's URI.
 func isSubscribedTo(m *jsonrpc.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {
 		return true

@@ -25,8 +25,7 @@ func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Respons
 	return x.RefusedResponse(ctx, refused)
 }
 
-// RefusedResponse returns the response to a refused request. If a record of the refusal is needed, the caller must
-// already have written it.
+// RefusedResponse returns the response to a refused request. Unlike [Exchange.Refuse], it does not record the refusal.
 func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal) Response {
 	to := refusal.Request{ResultType: x.ResultType}
 	if x.Message != nil {
@@ -47,7 +46,7 @@ func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal
 	return out
 }
 
-// OwnResponse returns a response whose body the gateway has encoded. err is the error from encoding the body. If err is
+// OwnResponse returns a response with a body that the gateway has encoded. err is the error of the encoding. If it is
 // not nil, the response has HTTP status 500.
 func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Response {
 	if err != nil {
@@ -57,22 +56,22 @@ func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Resp
 	return Response{Body: [][]byte{body}}
 }
 
-// Edited returns a response that contains a server's answer to which these edits have been applied. The edits must
-// include those of [jsonrpc.Answer.Clean].
+// Edited returns a response with a server's answer, to which it applies the given edits. They must include the edits
+// from [jsonrpc.Answer.Clean].
 func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrpc.Edit) Response {
 	edits, err := x.addNameEdits(a, x.Message.Method, edits)
 	var body [][]byte
 	if err == nil {
 		body, err = jsonrpc.PlanEdits(a.Raw, edits...)
 	}
-	if errors.Is(err, ErrUnread) { // the caller has disconnected, or too many of its messages wait for a time slice
+	if errors.Is(err, ErrUnread) { // the caller has disconnected, or too many messages for the caller wait for a time slice
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server answered, but this caller waits for too many large answers; read them first."})
 	}
 	if err != nil {
 		x.Deps.Log.WarnContext(ctx, "answer was not passed on", "server", x.ServerName, "mcp_method", x.Message.Method, "error", err)
 		return x.RefusedResponse(ctx, x.UnusableAnswer(ctx, "the server answered, but the answer can't be passed on: "+err.Error()+"."))
 	}
-	span := trace.SpanFromContext(x.ClientCtx) // ctx has the same span, but finding it there costs an allocation
+	span := trace.SpanFromContext(x.ClientCtx) // ctx contains the same span, but looking it up there needs an allocation
 	return Response{Body: body, ErrorType: spans.Answer(span, a)}
 }
 
@@ -83,6 +82,6 @@ func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrp
 	return append(edits, names...), err
 }
 
-// ErrUnread means that an answer was not parsed, because the caller has disconnected or too many messages for the
-// caller are waiting to be parsed.
+// ErrUnread means that a message was not parsed, because the caller has disconnected or too many messages for the
+// caller wait for a time slice.
 var ErrUnread = errors.New("the answer was not read")

@@ -22,14 +22,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// clientTimeout is how long a client and its user may take to answer a request from a server.
+// clientTimeout is how long a client and its user may take to respond to a request from a server.
 const clientTimeout = 10 * time.Minute
 
 // serverRequests contains the unanswered requests that a server has sent to a client on one stream. The zero value is
 // empty. Only the goroutine that reads the stream may call its methods.
 type serverRequests struct {
-	// ended is closed when the gateway no longer waits for answers to the requests on the stream. It is nil before the
-	// first request.
+	// ended is closed when the gateway stops waiting for the responses to these requests. It is nil before the first
+	// request.
 	ended   chan struct{}
 	running sync.WaitGroup
 }
@@ -61,12 +61,12 @@ type serverRequest struct {
 	method   string
 	token    []byte // the progress token as raw JSON; nil if the request has none
 	received time.Time
-	// waited is how long the gateway has waited for the client's answer.
+	// waited is how long the gateway has waited for the client's response.
 	waited time.Duration
 }
 
-// handleServerRequest starts a goroutine that handles a server's request. If the policy and the client's capabilities
-// allow it, the request is sent to the client, and the client's answer is sent to the server.
+// handleServerRequest starts a goroutine that handles a request from the server. If the policy and the client's
+// capabilities allow the request, the client receives it, and the server receives the client's response.
 func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 	x := o.exchange
 	a := &serverRequest{relay: o, memory: x.Slot.Answer.Sibling(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
@@ -94,7 +94,7 @@ func (a *serverRequest) run() {
 	x := a.relay.exchange
 	ctx := context.WithoutCancel(x.ClientCtx)
 	defer func() {
-		if panicked := recover(); panicked != nil { // net/http recovers panics only in its own goroutines
+		if panicked := recover(); panicked != nil { // in this goroutine, net/http does not recover panics
 			x.Deps.Panicked(ctx, panicked)
 		}
 	}()
@@ -141,7 +141,7 @@ func (a *serverRequest) run() {
 	a.reply(ctx, result.Answer)
 }
 
-// read parses the server's request as strictly as a client's request is parsed.
+// read parses the server's request as strictly as a client's request.
 func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 	end, err := a.memory.TimesliceFor(ctx, len(a.raw))
 	if err != nil {
@@ -151,12 +151,12 @@ func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 	return jsonrpc.Parse(a.raw, a.relay.exchange.Deps.Limits)
 }
 
-// Forward implements [attempt.Forwarder]. It sends the server's request to the client and waits for the answer. While
-// it waits, the timeout of the client's own request to the server is paused.
+// Forward implements [attempt.Forwarder]. It sends the server's request to the client and waits for the response.
+// During this time, the timeout of the client's own request to the server is paused.
 func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	x := a.relay.exchange
 	pause := x.Deadline.Pause
-	if x.Message.Kind == jsonrpc.Invalid { // the request arrived on the session's stream, so it may belong to any call
+	if x.Message.Kind == jsonrpc.Invalid { // the request has arrived on the session's stream, so it might belong to any call
 		pause = x.Session.Calls.Pause
 	}
 	defer pause()()
@@ -178,7 +178,7 @@ func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ fun
 	case <-ctx.Done():
 	}
 	select {
-	case m := <-a.pending.Response(): // an answer that arrives at the same time still counts
+	case m := <-a.pending.Response(): // a response that arrives at the same time still counts
 		return a.acceptResponse(ctx, m)
 	default:
 	}
@@ -202,7 +202,7 @@ func (a *serverRequest) send(req upstream.Request) error {
 	return a.relay.SendMessage(body...)
 }
 
-// acceptResponse converts the client's answer into the form in which the gateway sends it to the server.
+// acceptResponse converts the client's response into the message for the server.
 func (a *serverRequest) acceptResponse(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, error) {
 	answer, err := a.parseResponse(ctx, m)
 	if err != nil {
@@ -250,8 +250,8 @@ func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why stri
 }
 
 // answerRefusal sends an error to the server because its request was refused, and returns the JSON-RPC error code. If
-// the client gave no answer, the error says only that. Otherwise it contains the code of the refusal, and the id of the
-// decision, by which an operator can find the reason.
+// the client has not responded, the error says only this. Otherwise, the error contains the code of the refusal and the
+// id of the decision. An operator can find the reason with this id.
 func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 	code, text := errorForRefusal(why)
 	a.answerError(ctx, code, text)
@@ -269,8 +269,8 @@ func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	}
 }
 
-// errorForInvalid returns the JSON-RPC error for a request that the server may not send. The error message reveals
-// nothing new, because the server could derive it from the capabilities that the gateway has declared.
+// errorForInvalid returns the JSON-RPC error for a request that the server may not send. The message reveals only what
+// follows from the capabilities that the gateway has declared.
 func errorForInvalid(why *question.Error, refused *refusal.Refusal) (code int, text string) {
 	if why.Method {
 		return errorForRefusal(refused)
@@ -293,8 +293,8 @@ func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.ServerName, "error", upstream.ForLog(err))
 }
 
-// HandleResponse delivers a client's response to the request of a server, or of the gateway itself, that waits for it.
-// If no request waits for the response, the response is dropped.
+// HandleResponse delivers a client's response to the waiting request of a server or of the gateway itself. If no
+// request is waiting for the response, the response is dropped.
 func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	if !x.Session.ClientRequests.IsWaiting(x.ID()) {
 		if large := x.CheckSize(); large != nil {

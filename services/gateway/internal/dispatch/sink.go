@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Sink receives the messages for a caller that are sent before the response. It is safe for concurrent use.
+// Sink sends messages to a caller before the response. It is safe for concurrent use.
 type Sink interface {
-	// HasClient reports whether an MCP client waits for the response. Without an MCP client, the server's requests
-	// can't be answered, and a second request can't continue the call.
+	// HasClient reports whether an MCP client waits for the response. Without an MCP client, the server's requests can't
+	// be forwarded, and the call can't be continued with a second request.
 	HasClient() bool
 	// Accepts reports whether the caller accepts messages before the response.
 	Accepts() bool
-	// Open starts the stream, which shows the caller that its request is held. Open is idempotent.
+	// Open starts the stream, so that the caller can see that its request is held. Open is idempotent.
 	Open()
 	// IsOpen reports whether the stream was started.
 	IsOpen() bool
@@ -25,23 +25,23 @@ type Sink interface {
 	Send(event upstream.Event, message ...[]byte) error
 	// KeepAlive sends data that clients ignore. It returns an error if the caller has disconnected.
 	KeepAlive() error
-	// Replay sets the message whose answer is to be stored, so that a client that has lost its connection can resume
-	// the stream. Replay has no effect once the stream has been started.
+	// Replay sets the message whose answer will be stored. A client that has lost its connection can then resume the
+	// stream. Replay has no effect after the stream was started.
 	Replay(of Replayable)
 }
 
-// Replayable is a message whose answer may be stored, so that the client can resume the answer's stream.
+// Replayable is a message whose answer can be stored, so that the client can resume the answer's stream.
 type Replayable interface {
 	// RawID returns the id of the message, as raw JSON.
 	RawID() []byte
-	// BeginAnswer returns a new stream in which the answer is stored, or nil if the client cannot resume streams.
+	// BeginAnswer returns a new stream that stores the answer, or nil if the client can't resume streams.
 	BeginAnswer() *session.ReplayStream
 }
 
 // ErrNoStream means that the caller accepts no messages before the response.
 var ErrNoStream = errors.New("the client reads no event stream")
 
-// MaxCallback is the maximum size of a message to a [Callback], in bytes.
+// MaxCallback is the maximum size, in bytes, of a message to a [Callback].
 const MaxCallback = 7 << 20
 
 // Callback is the sink for a caller inside the gateway. The zero value accepts no messages. [NewCallback] returns a
@@ -51,8 +51,8 @@ type Callback struct {
 	event func(message []byte)
 }
 
-// NewCallback returns a sink that passes each message to the function event, one message at a time. If event is nil,
-// the sink accepts no messages.
+// NewCallback returns a sink that passes each message to event, one at a time. If event is nil, the sink accepts no
+// messages.
 func NewCallback(event func(message []byte)) *Callback { return &Callback{event: event} }
 
 // HasClient implements [Sink].

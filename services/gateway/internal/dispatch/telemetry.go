@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Measure adds to the metrics how long the gateway took to handle a client's request or notification. Responses are not
-// measured, because they have no method.
+// Measure records in the metrics how long the gateway took to handle a client's request or notification. It ignores
+// responses, because they have no method.
 func (x *Exchange) Measure(ctx context.Context, resp Response) {
 	if x.Message.Method != "" {
 		o, took := meters.Operation{Method: x.Message.Method, ErrorType: resp.ErrorType, Transport: x.Place().Transport}, time.Since(x.Received)

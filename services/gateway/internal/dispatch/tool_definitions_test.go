@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -275,6 +276,37 @@ func TestCall_RefusedForItsDefinitionMakesTheGatewayListTheServer(t *testing.T) 
 					t.Errorf("the server is listed: %t", listed)
 				}
 			})
+		})
+	}
+}
+
+// The gateway reports a list to the catalog as that of a person's account only if each person uses her own account of the
+// server, and not if the gateway has requested the list itself.
+func TestList_OfAPersonsAccountIsReportedAsSuch(t *testing.T) {
+	t.Parallel()
+	for _, forEachPerson := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			g := gatewaytest.New(t)
+			g.Files().ForEachPerson = forEachPerson
+			g.Start()
+			session := g.Connect("files")
+			lists(g.Files(), `{"name":"mine","inputSchema":{"type":"object"}}`, "")
+			g.Do(list("{}").In(session))
+			var own, ofSessions int
+			for _, r := range g.Catalog.Reports() {
+				isOwn := r.To.GetSubject() == principal.Catalogue
+				if isOwn {
+					own++
+				} else {
+					ofSessions++
+				}
+				if r.Head.GetAccountOfPerson() != (forEachPerson && !isOwn) {
+					t.Errorf("for each person %t: a list for %s is reported as %v", forEachPerson, r.To.GetSubject(), r.Head)
+				}
+			}
+			if own == 0 || ofSessions == 0 {
+				t.Errorf("%d own lists and %d lists of sessions were reported", own, ofSessions)
+			}
 		})
 	}
 }

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// changedAfter is how old the gateway's own list may be when a session receives a tool definition that differs from
-	// the accepted one. If the list is older, the gateway reads it again. changedAfter also limits how often the
-	// gateway lists the tools of a server whose definitions are different each time.
+	// changedAfter is the maximum age of the gateway's own list when a session receives a tool definition that differs
+	// from the accepted one. If the list is older, the gateway reads it again. changedAfter also limits how often the
+	// gateway lists the tools of a server that changes its definitions all the time.
 	changedAfter = 2 * time.Second
 )
 
@@ -42,9 +42,9 @@ func (x *Exchange) tools(ctx context.Context) (Tools, error) {
 	return Tools{Exchange: x, access: access, HidesTools: err == nil && !access.HidesNone}, err
 }
 
-// Listed reports whether the caller can see the called tool. It searches this session's list, and then that part of the
-// gateway's own list that the caller may see. Listed takes the same steps for hidden tools as for missing tools. Its
-// spans are not part of the call's trace, because the result is cached for all calls.
+// Listed reports whether the caller can see the called tool. It searches the session's list, and then the part of the
+// gateway's own list that the caller may see. It takes the same steps for hidden tools and for missing tools. Its spans
+// are not part of the call's trace, because the result is cached for all calls.
 func (t Tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	if t.Addressing.ListedDigest(t.Message.Name) != nil {
 		return attempt.Listing{Listed: true}, nil

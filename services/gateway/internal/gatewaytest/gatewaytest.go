@@ -180,7 +180,7 @@ func (g *Gateway) targets() map[string]servers.Config {
 	for name, server := range g.Servers {
 		up, err := upstream.New(transport{server}, g.meters)
 		g.check(err)
-		out[name] = servers.Config{Upstream: up, Timeout: ServerTimeout, Identity: "sha256:" + name}
+		out[name] = servers.Config{Upstream: up, Timeout: ServerTimeout, Identity: "sha256:" + name, ForEachPerson: server.ForEachPerson}
 	}
 	return out
 }

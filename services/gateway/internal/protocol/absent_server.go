@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// serverName matches the server names that a configuration can contain. The gateway asks the policy service only about
-// names that match.
+// serverName matches the names that a configured server can have. The gateway asks the policy service only about such
+// names.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
-// IsAbsent reports whether the gateway must answer that the server does not exist. It returns true if no server with
+// IsAbsent reports whether the gateway must answer that the server does not exist. This is the case if no server with
 // this name is configured, or if the policy hides the server from the caller. IsAbsent takes the same steps in both
-// cases, so that response times don't reveal a hidden server.
+// cases, so that the response time does not reveal a hidden server.
 func (f *Router) IsAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
 	return f.isAbsent(ctx, c, server, f.Servers)
 }

@@ -18,8 +18,8 @@ import (
 func (x *Request) MayReceive(ctx context.Context) bool { return x.MayReceiveFrom(ctx, x.ServerName) }
 
 // MayReceiveFrom reports whether the caller may currently receive messages from a server. If server is empty, it
-// reports whether the caller may receive the gateway's own messages at the URL for all servers. To receive those, the
-// caller must have access to at least one server.
+// reports whether the caller may receive the gateway's own messages at the URL for all servers. This requires access to
+// at least one server.
 func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	if x.Stale || x.Revoked(ctx) {
 		return false
@@ -35,7 +35,7 @@ func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	return false
 }
 
-// mayCall reports whether the policy could allow the caller to call a server.
+// mayCall reports whether a rule can allow the caller to call a server.
 func (x *Request) mayCall(ctx context.Context, server string) bool {
 	access, err := x.Visibility.Access(ctx, x.Principal, server)
 	return err == nil && access.MayCall
@@ -44,7 +44,7 @@ func (x *Request) mayCall(ctx context.Context, server string) bool {
 // ErrVersion means that the client and the server have negotiated an MCP revision that the gateway does not support.
 var ErrVersion = errors.New("the server speaks a protocol version that is not supported here")
 
-// SessionNotOpened returns the refusal for a request whose session could not be opened because of err.
+// SessionNotOpened returns the refusal for a request if its session could not be opened because of err.
 func SessionNotOpened(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, session.ErrTooMany):
@@ -60,8 +60,8 @@ func SessionNotOpened(err error) *refusal.Refusal {
 	}
 }
 
-// ServerCapabilities returns those of the server's capabilities that the caller may use, and the given extensions,
-// which the gateway itself implements.
+// ServerCapabilities returns the server's capabilities that the caller may use. It adds the given extensions, which the
+// gateway itself implements.
 func ServerCapabilities(answer *jsonrpc.Answer, access visibility.Access, extensions ...string) []byte {
 	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), MayUse(access), extensions...)
 }

@@ -10,13 +10,13 @@ import (
 type InternalResponse struct {
 	dispatch.Response
 
-	// Joined is the whole response body as one slice. It is nil if the response has no body or the body is too large.
+	// Joined is the response body as one slice. It is nil if the response has no body or the body is too large.
 	Joined   []byte
 	TooLarge bool
 }
 
-// Do handles a message that does not come from an MCP client. It comes from a task, from a client's hook, or from a
-// mesh service that makes a call on behalf of a principal.
+// Do handles a message that does not come from an MCP client. The message comes from a task, from a client's hook, or
+// from a mesh service that makes a call on behalf of a principal.
 func (x *Request) Do(message []byte) InternalResponse {
 	x.Cleanup = &x.OwnCleanup
 	var resp dispatch.Response
@@ -25,8 +25,8 @@ func (x *Request) Do(message []byte) InternalResponse {
 	return Copy(resp)
 }
 
-// Copy returns the response with a copy of its body, because the original body's memory is reused after the request has
-// ended.
+// Copy returns the response with a copy of its body. The copy is necessary because the memory of the original body is
+// reused after the request.
 func Copy(resp dispatch.Response) InternalResponse {
 	out := InternalResponse{Response: resp}
 	out.Joined, out.TooLarge = resp.Copy(dispatch.MaxCallback)

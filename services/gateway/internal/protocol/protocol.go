@@ -11,32 +11,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Protocol implements the parts of message handling that differ between the stateless revision 2026-07-28 and the
-// earlier revisions, which use sessions. Package v2025 implements the revisions that use sessions, and package v2026
-// implements revision 2026-07-28. Differences that are plain values are in [dispatch.Terms]. A Protocol belongs to one
-// [Request].
+// Protocol implements the parts of message handling that depend on whether the revision has sessions. Package v2025
+// implements the revisions with sessions. Package v2026 implements revision 2026-07-28, which is stateless. Differences
+// that are only values are in [dispatch.Terms]. Each [Request] has its own Protocol.
 type Protocol interface {
 	// Route handles a message by its method.
 	Route(ctx context.Context) dispatch.Response
 	dispatch.Era
 
-	// SetTerms sets the message's [dispatch.Terms] once the message's session has been found.
+	// SetTerms sets the message's [dispatch.Terms]. It is called when the message's session has been found.
 	SetTerms(sess *session.Session)
 	// The methods below are for messages to the URL for all servers.
 
-	// If the gateway itself can answer the message, OwnAnswer returns a function that answers it. It returns nil if a
-	// server must answer the message.
+	// OwnAnswer returns a function that responds to the message if the gateway itself can do so. It returns nil if the
+	// message must be sent to a server.
 	OwnAnswer() func(context.Context) dispatch.Response
-	// DiscoveryOf returns the gateway's discovery of a server, in the MCP revision that the gateway uses to send the
-	// message to that server.
+	// DiscoveryOf returns the gateway's discovery of a server in the revision in which the gateway sends the message to
+	// that server.
 	DiscoveryOf(*servers.Server) *discovery.Server
-	// ForMember returns the Protocol for the request that is sent to one of the servers.
+	// ForMember returns the Protocol for a request to one of the servers.
 	ForMember(*Request) Protocol
-	// Restore replaces values that the gateway has translated for the client, such as task ids, with the server's
-	// original values.
+	// Restore replaces values that the gateway has translated for the client with the server's original values. Task ids
+	// are an example.
 	Restore(ctx context.Context) *refusal.Refusal
-	// MemberKey determines the MCP revision that the gateway uses to send the message to its server. It returns the key
-	// by which the member session for the message is stored.
+	// MemberKey determines the revision in which the gateway sends the message to its server. It returns the key with
+	// which the member session for the message is stored.
 	MemberKey(ctx context.Context, access visibility.Access) (member string, refused *refusal.Refusal)
 	// OpenMember prepares a new member session. The session is opened at the server later.
 	OpenMember(sess *session.Session, access visibility.Access)

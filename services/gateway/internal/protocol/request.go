@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Request is a message from an authenticated caller, together with the state of its handling. [Router.NewRequest]
-// creates it. One goroutine handles a Request. That goroutine must set Cleanup before it calls [Request.Serve], and
-// must call [Request.End] afterwards.
+// Request is a message from an authenticated caller, together with its state. [Router.NewRequest] creates it. One
+// goroutine handles a Request. This goroutine must set Cleanup before it calls [Request.Serve], and must call
+// [Request.End] afterwards.
 type Request struct {
 	*Router
 	dispatch.Exchange
@@ -20,13 +20,13 @@ type Request struct {
 	isHook bool
 	// Header is the HTTP header of the message.
 	Header http.Header
-	// span is the span of the message, or nil before the message is read.
+	// span is the span of the message, or nil if the message was not read yet.
 	span trace.Span
-	// Release releases the session. It is nil until the session is found.
+	// Release releases the session. It is nil before the session is found.
 	Release func()
-	// Cleanup contains functions that are called after the message has been answered. It usually points to OwnCleanup.
-	// If the gateway has derived this request from a message to the URL for all servers, Cleanup points to the
-	// OwnCleanup of the client's original request, unless this request is for pages of a combined list.
+	// Cleanup contains functions that are called after the response was sent. It usually points to OwnCleanup. For a
+	// request that is derived from a message to the URL for all servers, Cleanup points to the OwnCleanup of the client's
+	// original request. The exception is a request for pages of a combined list.
 	Cleanup    *Cleanup
 	OwnCleanup Cleanup
 	// Aggregate is the message's aggregate session, or nil if the client has not used the URL for all servers.
@@ -35,8 +35,8 @@ type Request struct {
 	Protocol Protocol
 }
 
-// Cleanup is a list of functions that are called after a message has been answered. The zero value is empty. A Cleanup
-// is not safe for concurrent use.
+// Cleanup is a list of functions that are called after the response to a message was sent. The zero value is an empty
+// list. It is not safe for concurrent use.
 type Cleanup []func()
 
 // Add appends a function to the list.

@@ -1,5 +1,5 @@
-// Package protocol reads authenticated callers' messages, and passes each message to the package for its MCP revision,
-// which is v2025 or v2026. These packages use package allservers for messages to the URL for all servers, and package
+// Package protocol reads messages from authenticated callers. It passes each message to the package for its MCP
+// revision, v2025 or v2026. These packages use package allservers for messages to the URL for all servers, and package
 // dispatch for requests to one server.
 package protocol
 
@@ -34,7 +34,7 @@ type Deps struct {
 	Visibility *visibility.Visibility
 	// Servers are the configured servers by name.
 	Servers map[string]*servers.Server
-	// Hosts contains, by name, the servers that represent clients' own tools. Only requests from clients' hooks can use
+	// Hosts contains the servers that represent clients' own tools, by name. Only requests from clients' hooks can use
 	// these servers.
 	Hosts map[string]*servers.Server
 	// InFlight counts the requests in flight.
@@ -43,7 +43,8 @@ type Deps struct {
 	Changes *broadcast.Broadcaster
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
-	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway's spans only link to it.
+	// TrustParent makes the gateway continue the trace of a client. Otherwise, the gateway starts a new trace that links
+	// to the client's trace.
 	TrustParent bool
 	// Sessionful returns the handler for a message of an MCP revision that uses sessions. Stateless returns the handler
 	// for a message of revision 2026-07-28.
@@ -54,8 +55,8 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Router reads the messages of authenticated callers, and passes each message to the Protocol of its MCP revision. It
-// is safe for concurrent use. Deps must be set before the first message.
+// Router reads the messages of authenticated callers, and passes each message to the [Protocol] for its MCP revision.
+// It is safe for concurrent use. Deps must be set before the first message.
 type Router struct {
 	Deps
 
@@ -66,24 +67,24 @@ type Router struct {
 
 // SessionKey returns the key of a caller's session with a server.
 func SessionKey(c httpserver.Caller, server string) session.Key {
-	return session.Key{Key: principal.Of(c.Principal), Person: principal.Owner(c.Principal), Server: server}
+	return session.Key{Key: principal.Of(c.Principal), Person: principal.ConnectionsOf(c.Principal), Server: server}
 }
 
-// LogPanic logs a panic that was recovered. A panic ends only the request that caused it, and not the process.
+// LogPanic logs a panic that was recovered. The panic ends only the request that has caused it, not the process.
 func (f *Router) LogPanic(ctx context.Context, what any) {
 	f.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }
 
-// Background counts the requests in flight that come from mesh services, from tasks or from clients' hooks. The count
-// of the zero value is zero. A Background is safe for concurrent use.
+// Background counts the requests in flight that come from mesh services, from tasks or from clients' hooks. The zero
+// value is ready to use. It is safe for concurrent use.
 type Background struct {
 	mu      sync.Mutex
 	closed  bool
 	running sync.WaitGroup
 }
 
-// Begin counts a request until [Background.Done] is called. It returns false if Drain was called, because the gateway
-// is then shutting down.
+// Begin counts a request until [Background.Done] is called. It returns false if the gateway is shutting down, because
+// Drain was called.
 func (b *Background) Begin() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,11 +95,10 @@ func (b *Background) Begin() bool {
 	return true
 }
 
-// Done removes a request from the count after the request has ended. [Background.Begin] must have counted it.
+// Done records that a request has ended that [Background.Begin] has counted.
 func (b *Background) Done() { b.running.Done() }
 
-// Drain makes [Background.Begin] return false, and then waits until the counted requests have ended or ctx is
-// cancelled.
+// Drain makes [Background.Begin] return false, and then waits until the counted requests have ended or ctx is done.
 func (b *Background) Drain(ctx context.Context) {
 	b.mu.Lock()
 	b.closed = true

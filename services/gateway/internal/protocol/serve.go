@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// End releases the resources of the request. It must be called once, after resp has been sent.
+// End releases the resources of the request. The caller must call it once, after resp was sent.
 func (x *Request) End(resp dispatch.Response) {
 	if x.Slot != nil {
 		defer x.Slot.End()
@@ -38,8 +38,8 @@ func (x *Request) End(resp dispatch.Response) {
 	x.OwnCleanup.Run()
 }
 
-// NewRequest returns the request for a message to a server. If the server name is empty, the message is addressed to
-// the URL for all servers. ctx must be cancelled when the caller disconnects.
+// NewRequest returns the request for a message to a server. If server is empty, the message is addressed to the URL for
+// all servers. The caller must cancel ctx when the client disconnects.
 func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
 	x := &Request{Router: f, Header: header}
 	x.Exchange = dispatch.Exchange{Dispatcher: f.Dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
@@ -47,8 +47,8 @@ func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server str
 	return x
 }
 
-// NewHookRequest is like NewRequest, but for a message from a client's hook. server is the server that represents the
-// client's own tools.
+// NewHookRequest is like NewRequest, but for a message from a client's hook. server is the name of the server that
+// represents the client's own tools.
 func (f *Router) NewHookRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
 	x := f.NewRequest(ctx, c, server, header, to)
 	x.isHook = true
@@ -133,7 +133,7 @@ func (x *Request) Resolve() *refusal.Refusal {
 func (x *Request) IsForAllServers() bool { return x.ServerName == "" }
 
 // parseLimits returns the limits for parsing the message. At the URL for all servers, ids may be twice as long, because
-// the gateway adds the server's name to the ids of servers' requests.
+// the gateway adds the server's name to the ids of requests from servers.
 func (x *Request) parseLimits() jsonrpc.Limits {
 	l := x.Limits
 	if x.IsForAllServers() {
@@ -142,7 +142,7 @@ func (x *Request) parseLimits() jsonrpc.Limits {
 	return l
 }
 
-// isJSON reports whether the headers declare a JSON body in UTF-8 without a content encoding.
+// isJSON reports whether the headers describe a JSON body in UTF-8 without a content encoding.
 func isJSON(h http.Header) bool {
 	text, ok := SingleHeader(h, "Content-Type")
 	encoding := h["Content-Encoding"]
@@ -155,12 +155,12 @@ func isJSON(h http.Header) bool {
 	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
 }
 
-// checkMessage refuses three kinds of messages: ambiguous messages, messages of an unsupported revision, and messages
-// that are allowed without a policy rule but are too large. If the method is initialize, checkMessage accepts every
-// value in the form of a revision, because the body negotiates the revision.
+// checkMessage refuses ambiguous messages, messages of an unsupported revision, and messages that need no rule but are
+// too large. For initialize, it accepts every value that has the form of a revision, because the body negotiates the
+// revision.
 func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {
-		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // two parsers could use different lines
+		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // ambiguous, because two parsers could use different lines
 			return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "send each Mcp- header once.")
 		}
 	}
@@ -178,8 +178,8 @@ func (x *Request) checkMessage() *refusal.Refusal {
 			return x.UnsupportedVersion(version)
 		}
 	}
-	// The size of a response is checked later, because only the session knows whether a server's request waits for the
-	// response.
+	// The size of a response is checked later, because the session must be known to find out whether a server's request
+	// waits for the response.
 	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response {
 		return x.CheckSize()
 	}
@@ -195,12 +195,12 @@ func TooMuchInFlight(err error) *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, message)
 }
 
-// UnreadableBody returns the refusal for a message with a body that could not be read.
+// UnreadableBody returns the refusal for a message whose body could not be read.
 func UnreadableBody() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "the body could not be read.")
 }
 
-// InvalidMessage returns the refusal for a message that the parser has refused with err.
+// InvalidMessage returns the refusal for a message that can't be parsed because of err.
 func InvalidMessage(err error) *refusal.Refusal {
 	own, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
@@ -214,7 +214,7 @@ func UnknownSession() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, "")
 }
 
-// SetProtocol sets the protocol of the message.
+// SetProtocol sets the [Protocol] of the message.
 func (x *Request) SetProtocol(p Protocol) { x.Protocol, x.Era = p, p }
 
 // Enter assigns the message to a session.
@@ -226,7 +226,7 @@ func (x *Request) Enter(sess *session.Session) {
 }
 
 // SingleHeader returns the value of a header. It returns false if the header is missing, empty or repeated. A repeated
-// header is not accepted, because two parsers could use different values.
+// header is ambiguous, because two parsers could use different values.
 func SingleHeader(h http.Header, name string) (string, bool) {
 	if lines := h[name]; len(lines) == 1 {
 		return lines[0], lines[0] != ""

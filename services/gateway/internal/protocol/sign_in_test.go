@@ -50,8 +50,15 @@ func (p *people) require(server *gatewaytest.Server) {
 	}
 }
 
-// agentOf returns an agent that works for a person.
-func agentOf(subject, owner string) httpserver.Caller {
+// agentOf returns an agent that works for a person and uses her accounts.
+func agentOf(subject, person string) httpserver.Caller {
+	caller := ownedBy(subject, person)
+	caller.Principal.Person = person
+	return caller
+}
+
+// ownedBy returns an agent that works for a person, but may not use her accounts.
+func ownedBy(subject, owner string) httpserver.Caller {
 	return httpserver.Caller{
 		Principal:  &identityv1.Principal{Tenant: gatewaytest.Tenant, Subject: subject, Owner: owner, Agent: "dev", Role: authv1.TokenRole_TOKEN_ROLE_AGENT},
 		Credential: authn.InProcess{},
@@ -182,7 +189,52 @@ func TestSignIn_ApprovalStaysValid(t *testing.T) {
 	})
 }
 
-// A session belongs to the person for whom its caller works. Another token with the same subject and another owner can't
+// An agent whose owner has a sign-in does not use her account if only its owner is known, as with a token that an operator
+// has created with her name. No request is sent on her behalf. The session of such an agent and that of an agent that uses
+// her account are separate, even if both have the same subject.
+func TestSignIn_OwnerGivesNoAccount(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		server func(testing.TB) *gatewaytest.Server
+		call   gatewaytest.Message
+	}{
+		"2025-11-25": {gatewaytest.NewServer, gatewaytest.Call("safe", "")},
+		"2026-07-28": {gatewaytest.NewModernServer, gatewaytest.ModernCall("safe", "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g, who := startForPeople(t, tt.server(t))
+				who.signIn("ana")
+				do := func(caller httpserver.Caller) gatewaytest.Reply {
+					m := from(caller, tt.call)
+					if name == "2025-11-25" {
+						m = m.In(g.ConnectAs(from(caller, gatewaytest.Message{Server: "files", Body: gatewaytest.Initialize})))
+					}
+					return g.Do(m)
+				}
+				if got := do(agentOf("bot", "ana")); got.Code() != "" {
+					t.Errorf("the call of her agent: %s", got.Text)
+				}
+				ownedAgent := ownedBy("agent:acme/1", "ana")
+				ownedAgent.Principal.Chain = []*identityv1.Principal{ownedBy("bot", "ana").Principal}
+				opened := len(g.Files().Opened())
+				for name, caller := range map[string]httpserver.Caller{"her token": ownedBy("bot", "ana"), "an agent of it": ownedAgent} {
+					if got := do(caller); got.Code() != "login_required" {
+						t.Errorf("%s: %s", name, got.Text)
+					}
+				}
+				for _, r := range g.Files().Opened()[opened:] {
+					if r.Person.Subject != "" {
+						t.Errorf("a session was opened on behalf of %v", r.Person)
+					}
+				}
+			})
+		})
+	}
+}
+
+// A session belongs to the person for whom its caller works. Another token with the same subject and another person can't
 // use it.
 func TestSignIn_SessionBelongsToThePerson(t *testing.T) {
 	t.Parallel()
@@ -202,7 +254,7 @@ func TestSignIn_SessionBelongsToThePerson(t *testing.T) {
 }
 
 // In revision 2026-07-28, which has no sessions, interleaved calls of two tokens with one subject use the accounts of
-// their owners.
+// their persons.
 func TestSignIn_StatesBelongToThePerson(t *testing.T) {
 	t.Parallel()
 	for name, server := range map[string]func(testing.TB) *gatewaytest.Server{"with sessions": gatewaytest.NewServer, "without sessions": gatewaytest.NewModernServer} {

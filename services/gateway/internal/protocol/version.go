@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// MethodProbe is the method name under which the gateway counts a client's message that probes for supported revisions.
-// The message's own method name is not used, because clients must not choose the method names in records.
+// MethodProbe is the method name with which the gateway counts a message that probes for supported revisions. The
+// message's own method name is not used, because clients must not choose the method names in records.
 const MethodProbe = "probe"
 
 // UnsupportedVersion returns the refusal for a message of an unsupported revision.
@@ -26,9 +26,9 @@ func (x *Request) isOutsideSession() bool {
 	return x.Message.Kind == jsonrpc.Request && len(x.Header[mcp.HeaderSession]) == 0
 }
 
-// refuseVersion answers a message that checkMessage has refused. A request of an unsupported, possibly newer revision
-// outside a session is a probe, by which the client finds out which revisions are supported. A probe is only counted,
-// and not recorded as a refusal.
+// refuseVersion responds to a message that checkMessage has refused. A probe is a request outside a session with an
+// unsupported revision, which may be a newer one. A client sends it to find out which revisions are supported. A probe
+// is only counted. It is not recorded as a refusal.
 func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.isOutsideSession() {
 		return x.Refuse(ctx, why)
@@ -39,7 +39,7 @@ func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispa
 	return x.RefusedResponse(ctx, why)
 }
 
-// isModern reports whether the message belongs to revision 2026-07-28. For initialize the headers are ignored, because
+// isModern reports whether the message belongs to revision 2026-07-28. For initialize, the headers are ignored, because
 // the body negotiates the revision.
 func (x *Request) isModern() bool {
 	head, _ := SingleHeader(x.Header, mcp.HeaderVersion)

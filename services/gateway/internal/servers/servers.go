@@ -43,6 +43,8 @@ type Config struct {
 	Identity string
 	// RecordArguments is true if the gateway must store copies of the arguments of calls.
 	RecordArguments bool
+	// ForEachPerson is true if each person uses her own account of the server.
+	ForEachPerson bool
 	// Host is the client whose own tools this server represents, or "" for an ordinary server. Only the hook of that
 	// client can use such a server.
 	Host string

@@ -60,6 +60,8 @@ type List struct {
 	Complete bool
 	// Recipient is the principal that receives the list.
 	Recipient *identityv1.Principal
+	// OfPerson is true if the server has sent the list to the account of a person. The catalog then does not store it.
+	OfPerson bool
 }
 
 // Response is the catalog's response to a list. It is immutable.
@@ -156,7 +158,7 @@ func (r *Reporter) send(ctx context.Context, l List, answer *jsonrpc.Answer) (re
 	if err != nil {
 		return nil, nil, err
 	}
-	head := &policyv1.ReportHead{Server: l.Server, ProtocolVersion: l.Version, Whole: l.Complete}
+	head := &policyv1.ReportHead{Server: l.Server, ProtocolVersion: l.Version, Whole: l.Complete, AccountOfPerson: l.OfPerson}
 	var tools []*policyv1.ToolDefinition
 	for _, t := range answer.Tools {
 		text := t.Definition.Of(answer.Raw)

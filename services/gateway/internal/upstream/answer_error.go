@@ -15,11 +15,11 @@ type AnswerError struct {
 // Error implements error.
 func (e *AnswerError) Error() string { return e.What }
 
-// These are faults in answers that are valid JSON.
+// These errors describe answers that are valid JSON but can't be used.
 var (
 	// ErrOtherID means that the id of a response differs from the id of the request.
 	ErrOtherID = &AnswerError{"the id of its answer is not that of the request, or is written in another form"}
-	// ErrNoID means that a server has sent an error response without a request's id.
+	// ErrNoID means that a server has sent an error response without a request id.
 	ErrNoID = &AnswerError{"it sent an error without the id of a request"}
 	// ErrNoResponse means that a server has sent a message that is not a response.
 	ErrNoResponse = &AnswerError{"the message is not a response"}
@@ -33,8 +33,8 @@ func AsAnswerError(err error) error {
 	return err
 }
 
-// AnswerFault returns a description of the fault in a server's answer. The description contains nothing that the server
-// has sent. AnswerFault returns "" if err wraps neither an [AnswerError] nor [ErrForged].
+// AnswerFault returns a description of the fault in a server's answer, without any content that the server has sent. It
+// returns "" if err wraps neither an [AnswerError] nor [ErrForged].
 func AnswerFault(err error) string {
 	if fault, ok := errors.AsType[*AnswerError](err); ok {
 		return fault.What

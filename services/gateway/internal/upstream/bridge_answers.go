@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Greeting translates a server's response to server/discover into a response to initialize. The response has the given
-// revision and raw id.
+// Greeting translates a server's response to server/discover into a response to initialize. version is the revision in
+// the response, and id is its raw id.
 func Greeting(discovered *jsonrpc.Answer, version string, id []byte) (*jsonrpc.Answer, error) {
 	var said struct {
 		Capabilities map[string]jsontext.Value `json:"capabilities"`
@@ -40,7 +40,8 @@ func Greeting(discovered *jsonrpc.Answer, version string, id []byte) (*jsonrpc.A
 	return jsonrpc.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), jsonrpc.AnswerLimits())
 }
 
-// Discovered translates a response to initialize into a response to server/discover with the given raw id.
+// Discovered translates a server's response to initialize into a response to server/discover. id is the raw id of the
+// response.
 func Discovered(greeting *jsonrpc.Answer, id []byte) (*jsonrpc.Answer, error) {
 	var said struct {
 		Capabilities jsontext.Value `json:"capabilities"`
@@ -69,8 +70,8 @@ func Discovered(greeting *jsonrpc.Answer, id []byte) (*jsonrpc.Answer, error) {
 	return jsonrpc.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), jsonrpc.AnswerLimits())
 }
 
-// Complete translates an answer from a server that uses sessions into an answer of revision 2026-07-28. It adds members
-// to the result that say that the result is complete and must not be cached.
+// Complete translates an answer from a server that uses sessions into an answer of revision 2026-07-28. It adds the
+// members that mark a result as complete and not cacheable.
 func Complete(a *jsonrpc.Answer, method string) (*jsonrpc.Answer, error) {
 	if !a.Result.Present() || a.ResultType.Present() {
 		return a, nil

@@ -23,17 +23,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// parked is a client's request that is in flight to a server. Before the server answers, the server may send requests
-// to the client. The client's request then waits until the client repeats it with responses.
+// parked is a client's request in flight. The server may send requests to the client before it answers. The client
+// receives these requests in an answer, and later repeats its own request with the responses. In between, the original
+// request is parked.
 type parked struct {
 	of *stateless
 	// digest identifies the request. Only a repeated request with the same digest can continue it.
 	digest [sha256.Size]byte
-	// id and token are the raw id and progress token that the server receives. They differ from the client's own,
-	// because several clients of a caller may share a session and use the same ids and tokens. clientToken is the
-	// client's raw progress token, or nil if the client has sent none.
+	// id and token are the raw id and progress token that the server receives. They are new values, because the clients of
+	// one caller can share a session and use the same ids and tokens. clientToken is the client's raw progress token, or
+	// nil if the client has sent none.
 	id, token, clientToken []byte
-	// canAsk is true if the client can receive the server's requests in an answer.
+	// canAsk is true if the client can receive the server's requests in an answer (MCP 2026-07-28, Multi Round-Trip
+	// Requests).
 	canAsk        bool
 	cancel        context.CancelCauseFunc
 	has           *limits.Memory
@@ -41,10 +43,10 @@ type parked struct {
 	answer        Answer
 	err           error
 	questionAdded chan struct{} // receives a value when the server has sent a request
-	expiry        *time.Timer   // set while the request waits until its client repeats it
+	expiry        *time.Timer   // set while the request waits for the client to repeat it
 
 	mu        sync.Mutex
-	events    func([]byte)         // receives the messages of the client's current round trip; nil between round trips
+	events    func([]byte)         // receives messages during a round trip of the client; nil between round trips
 	logs      bool                 // true if the client has requested log messages
 	questions map[string]*question // unanswered requests from the server, by the names that the client receives
 	count     int
@@ -84,7 +86,7 @@ func (p *parked) handleMessage(raw []byte) {
 	}
 	if at := m.ProgressToken; m.Method == mcp.MethodProgress {
 		if p.token == nil || !bytes.Equal(at.Of(raw), p.token) {
-			return // the progress belongs to another request
+			return // the progress is for another request
 		}
 		if raw, err = jsonrpc.ApplyEdits(raw, jsonrpc.Edit{Span: at, With: p.clientToken}); err != nil {
 			return
@@ -133,8 +135,8 @@ func (b *stateless) refuse(id []byte) {
 	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 }
 
-// sendResponses sends the client's responses to the server. If some of the server's requests are still unanswered, the
-// policy service will evaluate these requests again.
+// sendResponses sends the client's responses to the server. The server's requests that are still unanswered are
+// evaluated again by the policy service.
 func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte
@@ -170,7 +172,7 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 		}
 		open, ready := p.decide(ctx, req)
 		switch {
-		case ctx.Err() != nil: // the client would not receive the state that it needs to continue
+		case ctx.Err() != nil: // the client has left and would not receive the state that it needs to continue
 		case !ready:
 			continue // more requests have arrived during the evaluation
 		case open != nil:
@@ -192,8 +194,8 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 }
 
 // decide asks the policy service which of the server's requests the client may receive. It returns the allowed requests
-// as a JSON object, or nil if none is allowed. For each request that is not allowed, the server receives an error.
-// ready is false if more requests have arrived during the evaluation.
+// as a JSON object, or nil if there are none. The server receives an error for each request that is not allowed. ready
+// is false if more requests have arrived during the evaluation.
 func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bool) {
 	p.mu.Lock()
 	undecided := make(map[string]*question)
@@ -253,7 +255,7 @@ func (b *stateless) sendCancellation(id []byte) {
 // notifyTimeout is the timeout for sending a refusal or a cancellation to a server.
 const notifyTimeout = 5 * time.Second
 
-// cancelUnanswered cancels a request for which no client waits, unless the server has already answered it.
+// cancelUnanswered cancels a request that no client is waiting for, unless the server has already answered it.
 func (p *parked) cancelUnanswered(why error) {
 	select {
 	case <-p.done:
@@ -275,7 +277,7 @@ func (p *parked) close() {
 var errParked = fmt.Errorf("%d of %d wait", maxParked, maxParked)
 
 // park stores a request until its client repeats it. It returns an answer that contains the server's requests to the
-// client.
+// client. open contains these requests as JSON.
 func (p *parked) park(req Request, open []byte) (Answer, error) {
 	state := rand.Text()
 	m, err := jsonrpc.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s","inputRequests":%s,"requestState":"%s"}}`, req.ID(), mcp.ResultInputRequired, open, state), jsonrpc.AnswerLimits())
@@ -291,7 +293,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	} else if full = b.server.waiting.Acquire(&b.accounts, 1); full == nil {
 		b.parked[state] = p
 		p.expiry = time.AfterFunc(parkedFor, func() {
-			if b.resume(state, p.digest) != nil { // the client has not repeated the request
+			if b.resume(state, p.digest) != nil { // true if the client has not repeated the request
 				p.cancelUnanswered(ErrCancelled)
 			}
 		})
@@ -304,7 +306,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	return Answer{Message: m, Status: http.StatusOK}, nil
 }
 
-// finalAnswer returns the server's answer as the answer to the current round trip, which is the last one.
+// finalAnswer returns the server's answer as the answer to the last round trip.
 func (p *parked) finalAnswer(ctx context.Context, req Request) (Answer, error) {
 	defer p.close()
 	if p.err != nil {
@@ -338,5 +340,6 @@ func (p *parked) finalAnswer(ctx context.Context, req Request) (Answer, error) {
 	return Answer{Message: m, Status: status}, nil
 }
 
-// inlineBytes is the largest size of an answer that is rewritten without waiting for a time slice, in bytes.
+// inlineBytes is the maximum size, in bytes, of an answer that is rewritten immediately. Larger answers wait for
+// processor time.
 const inlineBytes = 64 << 10

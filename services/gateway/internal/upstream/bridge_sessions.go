@@ -20,19 +20,21 @@ import (
 )
 
 const (
-	// maxRounds limits how often a server may send requests to the client before it answers one request.
+	// maxRounds is the maximum number of times that a server may send requests to the client before it answers one
+	// request.
 	maxRounds = 16
 	// maxState is the maximum size of the state that a server sends and the gateway must return. maxResponses is the
 	// maximum total size of the client's responses. Both are in bytes.
 	maxState     = 64 << 10
 	maxResponses = 4 << 20
-	// maxSubscribed limits to how many resources a session may be subscribed.
+	// maxSubscribed is the maximum number of resources to which a session may be subscribed.
 	maxSubscribed = 100
 )
 
 // withSessions opens a session for a client with a stateless server (revision 2026-07-28). Each request to the server
-// repeats the declarations that the client has made in initialize. If the server's answer contains requests to the
-// client, the client receives them as requests of the session. A subscription takes the place of the session's stream.
+// repeats the client's declarations from initialize. If the server's answer contains requests to the client, the client
+// receives them as requests in its session. A subscription to the server provides the messages for the session's
+// stream.
 func (s *Server) withSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
@@ -49,7 +51,7 @@ func (s *Server) withSessions(ctx context.Context, key principal.Key, first Requ
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
 }
 
-// sessions is a connection that provides a session to the client although the server is stateless. It is safe for
+// sessions is a connection that behaves as a session for the client, although the server is stateless. It is safe for
 // concurrent use.
 type sessions struct {
 	Conn // a connection without sessions
@@ -103,7 +105,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		} else {
 			answer, err = b.Conn.Request(ctx, leg, events)
 		}
-		if err != nil && rounds > 0 { // err describes only the last round trip, but the server has received an earlier one
+		if err != nil && rounds > 0 { // err describes only the last round trip, but the server has received earlier round trips
 			return answer, sentBefore(err)
 		}
 		if err != nil || !needsInput(answer.Message) {
@@ -113,7 +115,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 			return errorAnswer(req, mcp.CodeInternal, "The server asks for input too often before it answers.")
 		}
 		more, err = b.askClient(ctx, answer.Message, events)
-		if ctx.Err() != nil { // the client no longer waits, and the effect on the server is not known
+		if ctx.Err() != nil { // the client has left, and the effect on the server is unknown
 			return Answer{}, sentBefore(context.Cause(ctx))
 		}
 		if err != nil {
@@ -123,8 +125,8 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 	}
 }
 
-// sentBefore returns the error for a request if the server has received an earlier round trip of the request. The error
-// does not match [ErrNeverSent], even if the last round trip was never sent.
+// sentBefore wraps the error of a request in [ErrNoAnswer], because the server has already received an earlier round
+// trip of the request. The result does not match [ErrNeverSent], even if the last round trip was never sent.
 func sentBefore(err error) error {
 	what := []error{ErrNoAnswer}
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
@@ -141,7 +143,7 @@ func sentBefore(err error) error {
 	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // the error must not match ErrNeverSent
 }
 
-// members returns the `_meta` members that repeat the values that were negotiated for the session.
+// members returns the `_meta` members with the values that were negotiated for the session.
 func (b *sessions) members() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -152,8 +154,8 @@ func (b *sessions) members() []byte {
 	return out
 }
 
-// applySetting answers a request that changes a setting of the session, and stores the setting. The stateless server
-// receives the setting together with every later request or subscription.
+// applySetting answers a request that changes a setting of the session, and stores the setting. Every later request or
+// subscription to the stateless server contains the setting.
 func (b *sessions) applySetting(req Request) (Answer, error) {
 	m := req.Message
 	b.mu.Lock()
@@ -187,7 +189,7 @@ func (b *sessions) applySetting(req Request) (Answer, error) {
 	return Answer{Message: answer}, err
 }
 
-// restartSubscription ends the current subscription, so that a new one is opened. The caller must hold the lock.
+// restartSubscription ends the current subscription. A new subscription is then opened. The caller must hold the lock.
 func (b *sessions) restartSubscription() {
 	if b.renewed != nil {
 		close(b.renewed)
@@ -195,8 +197,8 @@ func (b *sessions) restartSubscription() {
 	}
 }
 
-// wants returns the notifications that the stream must contain, and a channel that is closed when the set of these
-// notifications changes.
+// wants returns the notifications that the subscription must include, and a channel that is closed when this set
+// changes.
 func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,20 +208,19 @@ func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	return Wanted{Tools: true, Prompts: true, Resources: true, URIs: slices.Clone(b.uris)}, b.renewed
 }
 
-// errorAnswer returns an answer that contains an error from the gateway. This answer takes the place of the server's
-// answer.
+// errorAnswer returns an error that the gateway has written as the answer to a request.
 func errorAnswer(req Request, code int, text string) (Answer, error) {
 	m, err := jsonrpc.ReadAnswer(Refused(req.ID(), code, text).message.Raw, jsonrpc.AnswerLimits())
 	return Answer{Message: m}, err
 }
 
-// needsInput reports whether an answer contains only requests to the client (MCP 2026-07-28, Multi Round-Trip
-// Requests).
+// needsInput reports whether an answer contains requests to the client instead of a result (MCP 2026-07-28, Multi
+// Round-Trip Requests).
 func needsInput(a *jsonrpc.Answer) bool {
 	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
 }
 
-// These errors end a request if the server needs input that the client cannot or does not give.
+// These errors end a request if the server needs input that the client can't or doesn't provide.
 var (
 	errNoClient   = errors.New("no client takes requests of servers here")
 	errUnanswered = errors.New("the client did not answer, or policy does not allow the request")
@@ -227,7 +228,7 @@ var (
 )
 
 // askClient sends the requests in an answer to the client and waits for the client's responses. It returns the params
-// with which the original request must be repeated.
+// for repeating the original request.
 func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events func([]byte)) ([]byte, error) {
 	var asks struct {
 		Inputs map[string]struct {
@@ -287,8 +288,8 @@ func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events
 	return params, nil
 }
 
-// registerRequest registers a request to the client under the given id until done is called. The client's response
-// arrives on the returned channel.
+// registerRequest registers a request to the client. id is the raw id of the request. The channel receives the client's
+// response until done is called.
 func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, done func()) {
 	key := jsonrpc.IDKey(id)
 	responses = make(chan *jsonrpc.Answer, 1)
@@ -347,8 +348,8 @@ func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// subscribe passes the events of one subscription to the listener. resubscribe is true if the caller must open a new
-// subscription in place of this one.
+// subscribe passes the events of one subscription to the listener. resubscribe is true if the caller must then open a
+// new subscription.
 func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wanted Wanted, renewed <-chan struct{}) (resubscribe bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

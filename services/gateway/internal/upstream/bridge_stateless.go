@@ -20,23 +20,23 @@ import (
 )
 
 const (
-	// parkedFor is how long a request waits for the client to repeat it with responses to the server's requests.
-	// maxParked limits how many requests of one client wait at one server.
+	// parkedFor is how long a request waits for the client to repeat it with responses to the server's requests. maxParked
+	// is the maximum number of one client's requests that wait in this way at one server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
 	// gatherTime is how long the bridge waits for further requests from the server after it has received one.
 	gatherTime = 100 * time.Millisecond
-	// maxQuestions limits how many requests of a server may wait for responses during one call.
+	// maxQuestions is the maximum number of requests from the server that wait for responses during one call.
 	maxQuestions = 16
-	// maxQuestion is the maximum size of a request from the server. maxGreeting is the maximum size of the server's
-	// response to initialize, which is stored. Both are in bytes.
+	// maxQuestion is the maximum size of a request from the server. maxGreeting is the maximum size of the server's stored
+	// response to initialize. Both are in bytes.
 	maxQuestion = 1 << 20
 	maxGreeting = 256 << 10
 )
 
 // withoutSessions opens a session with a server that supports only revisions with sessions, for a client of revision
-// 2026-07-28. If the server sends requests during a call, the client receives them in an answer to the call. When the
-// client repeats the call with its responses, the original call continues.
+// 2026-07-28. If the server sends requests to the client during a call, the client receives them in an answer to the
+// call. When the client repeats the call with its responses, the original call continues.
 func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	name, version := first.Message.Client()
 	claims := first.Message.Meta.Capabilities.Of(first.Message.Raw)
@@ -76,25 +76,25 @@ type stateless struct {
 
 	greeting *jsonrpc.Answer
 	server   *Server
-	// accounts are the quota accounts to which waiting requests are charged.
+	// accounts are the quota accounts to which waiting requests count.
 	accounts principal.Accounts
-	// ambiguous is true if the server does not specify to which calls its requests belong.
+	// ambiguous is true if it is not known to which calls the server's requests belong.
 	ambiguous bool
 
-	// resourceLock is locked while the bridge subscribes to a resource or unsubscribes from it. It is a channel, so
-	// that a goroutine can stop waiting for it when its context is done.
+	// resourceLock is locked while the bridge subscribes to a resource or unsubscribes from it. It is a channel, so that a
+	// goroutine can stop waiting for the lock when the goroutine's context is done.
 	resourceLock chan struct{}
 	// all is used to wait for the goroutines that the bridge has started.
 	all sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
-	// running is the number of requests in flight.
+	mu      sync.Mutex
+	closed  bool
 	running int
-	// parked contains the calls that wait until the client repeats them. The key is the state that the client returns.
+	// parked contains the calls that wait for their clients to repeat them. The key is the state that the client receives
+	// and sends back.
 	parked map[string]*parked
-	// listeners contains the subscriptions. endStream ends the stream that all subscriptions share. It is nil while
-	// there is no stream.
+	// listeners contains the subscriptions. endStream ends the stream that all subscriptions share. It is nil if there is
+	// no stream.
 	listeners map[*listener]struct{}
 	endStream context.CancelFunc
 	// lost is closed when the stream has ended because the session is lost. lostErr is the error of the stream, which is
@@ -151,8 +151,8 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request that may take more than one round trip. The notifications that belong to the request and arrive
-// during the first round trip are passed to events.
+// begin sends a request that may need several round trips. During the first round trip, events is called with the
+// notifications that belong to the request.
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,
@@ -187,7 +187,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Messag
 	b.all.Go(func() {
 		defer close(p.done)
 		defer func() {
-			if panicked := recover(); panicked != nil { // net/http recovers only panics in the goroutines of requests
+			if panicked := recover(); panicked != nil { // in this goroutine, net/http does not recover panics
 				p.err = fmt.Errorf("%w: reading its answer panicked: %v", ErrNoAnswer, panicked)
 			}
 			b.mu.Lock()
@@ -199,8 +199,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Messag
 	return p, nil
 }
 
-// resume removes the request that waits under the given state, and returns that request. It returns nil if there is no
-// such request.
+// resume removes the parked request with the given state and returns it. It returns nil if there is no such request.
 func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,8 +213,8 @@ func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	return p
 }
 
-// Close implements [Conn]. It ends the waiting requests and the goroutines of the bridge. It waits until they have
-// ended or ctx is done.
+// Close implements [Conn]. It ends the parked requests and the goroutines of the bridge. It waits until they have ended
+// or ctx is done.
 func (b *stateless) Close(ctx context.Context) error {
 	b.mu.Lock()
 	waiting := b.parked

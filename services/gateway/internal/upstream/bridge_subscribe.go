@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// reopenFirst is the delay before a session's stream is opened again after it has ended. Each time that the stream
-	// ends without an event, the delay doubles, up to reopenMost.
+	// reopenFirst is the delay before the bridge reopens a stream that has ended. Each time the stream ends without an
+	// event, the delay doubles, up to reopenMost.
 	reopenFirst = time.Second
 	reopenMost  = time.Minute
-	// maxQueued limits how many notifications are queued for one client. maxNotice is the maximum size of a
-	// notification that is forwarded, in bytes.
+	// maxQueued is the maximum number of queued notifications for one client. maxNotice is the maximum size, in bytes, of
+	// a notification that is forwarded.
 	maxQueued = 64
 	maxNotice = 64 << 10
 )
@@ -58,7 +58,7 @@ func (n notifications) wants(method string) bool {
 	case mcp.MethodResourcesChanged:
 		return n.Resources
 	case mcp.MethodResourceUpdated:
-		return len(n.URIs) > 0 // the receiver of the notification checks which resource was changed
+		return len(n.URIs) > 0 // the receiver of the notification checks which resource has changed
 	default:
 		return false
 	}
@@ -78,7 +78,9 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 		return errorAnswer(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
 	}
 	l := &listener{id: req.ID(), filter: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
-	b.addListener(l, req.Room) // added first, so that another listener that is removed at the same time does not unsubscribe from the same resources
+	// The listener is added before it subscribes. Otherwise, removing another listener could unsubscribe from the same
+	// resources.
+	b.addListener(l, req.Room)
 	defer b.removeListener(l)
 	within, cancel := context.WithTimeout(ctx, subscribeTimeout)
 	defer cancel()
@@ -108,8 +110,8 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 
 var errSlow = errors.New("the client reads too slowly")
 
-// subscribeResource sends a request with the given method, which is resources/subscribe or resources/unsubscribe, for
-// one of the server's resources. It does not unsubscribe from a resource while another client is subscribed to it.
+// subscribeResource subscribes to a resource of the server, or unsubscribes from it. method is resources/subscribe or
+// resources/unsubscribe. While another client is subscribed to the resource, subscribeResource does not unsubscribe.
 func (b *stateless) subscribeResource(ctx context.Context, method, uri string, memory *limits.Memory) error {
 	params, err := json.Marshal(map[string]string{"uri": uri})
 	if err != nil {
@@ -144,14 +146,14 @@ func (b *stateless) wanted(uri string) bool {
 	return false
 }
 
-// subscribeTimeout is the timeout for subscribing to all resources of one listener. unsubscribeTimeout is the timeout
-// for unsubscribing from all these resources.
+// subscribeTimeout limits how long it takes to subscribe to all resources of one listener. unsubscribeTimeout limits
+// how long it takes to unsubscribe from them.
 const (
 	subscribeTimeout   = 30 * time.Second
 	unsubscribeTimeout = 5 * time.Second
 )
 
-// addListener adds a subscription. If it is the first one, addListener opens the stream.
+// addListener adds a subscription. If this is the only subscription, it also opens the stream.
 func (b *stateless) addListener(l *listener, memory *limits.Memory) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -164,7 +166,7 @@ func (b *stateless) addListener(l *listener, memory *limits.Memory) {
 	}
 }
 
-// removeListener removes a subscription. If it was the last one, removeListener closes the stream.
+// removeListener removes a subscription. If no subscription is left, it also closes the stream.
 func (b *stateless) removeListener(l *listener) {
 	b.mu.Lock()
 	delete(b.listeners, l)
@@ -175,11 +177,11 @@ func (b *stateless) removeListener(l *listener) {
 	unwanted := l.granted
 	if len(unwanted) > 0 && !b.closed {
 		b.all.Go(func() { // in the background, because no client waits for it
-			defer func() { _ = recover() }() // net/http recovers only panics in the goroutines of requests
+			defer func() { _ = recover() }() // in this goroutine, net/http does not recover panics
 			ctx, cancel := context.WithTimeout(context.Background(), unsubscribeTimeout)
 			defer cancel()
 			for _, uri := range unwanted {
-				// The error is ignored. If the server continues to send updates, no client receives them.
+				// The error is ignored. If the server continues to send updates of the resource, no client receives them.
 				_ = b.subscribeResource(ctx, mcp.MethodUnsubscribe, uri, nil)
 			}
 		})
@@ -187,15 +189,15 @@ func (b *stateless) removeListener(l *listener) {
 	b.mu.Unlock()
 }
 
-// stream passes the server's messages to the subscriptions until ctx is done. If the server's stream ends earlier, it
-// is opened again.
+// stream passes the server's messages to the subscriptions until ctx is done. If the server's stream ends earlier,
+// stream opens it again.
 func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 	defer memory.Close()
 	defer func() {
-		_ = recover() // net/http recovers only panics in the goroutines of requests
+		_ = recover() // in this goroutine, net/http does not recover panics
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if ctx.Err() == nil { // the server has no stream, but may have one when the next subscription begins
+		if ctx.Err() == nil { // the server has no stream, but might have one when the next subscription begins
 			b.endStream = nil
 		}
 	}()
@@ -238,7 +240,7 @@ func (b *stateless) dispatch(ctx context.Context, raw []byte) {
 	if raw == nil || err != nil {
 		return
 	}
-	if m.Kind == jsonrpc.Request { // the request belongs to no call, so an answer cannot contain it
+	if m.Kind == jsonrpc.Request { // the request belongs to no call, so no client can receive it in an answer
 		_ = b.Notify(ctx, Refused(m.ID.Of(raw), mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 		return
 	}

@@ -22,8 +22,9 @@ type CauseError struct {
 	// scopes. The address is escaped, has a limited length, and contains no query. The names have a limited length and
 	// consist of the characters that such names usually have.
 	Text string
-	// Detail may be shown only to operators of the home tenant. It may be, for example, the last line that a process
-	// has written to standard error. It is redacted and escaped, and its length is limited. It may be empty.
+	// Detail contains more information. Only operators of the home tenant may see it. For example, it is the last line
+	// that a process has written to standard error. It is redacted and escaped, and its length is limited. It may be
+	// empty.
 	Detail string
 	// Lasts is true if the same request will fail until an operator makes a change.
 	Lasts bool
@@ -97,8 +98,8 @@ type classedError struct {
 func (e classedError) Error() string   { return e.text }
 func (e classedError) Unwrap() []error { return e.under }
 
-// Network returns a short explanation, for operators, of why a server was not reached. It returns "" if the reason is
-// not known.
+// Network returns a short explanation for operators of why a server was not reached. It returns "" if the reason is not
+// known.
 func Network(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is no such file"
@@ -112,9 +113,9 @@ func Network(err error) string {
 	return ""
 }
 
-// ForLog returns the text with which an error is logged at debug level. The text contains the reason why a request has
-// no usable answer, the details that operators may see, the address that was not reached, and the fault in an answer.
-// Unlike err.Error(), the text quotes no header, no argument and no part of an answer.
+// ForLog returns the text with which an error is logged at debug level. The text says why a request has no usable
+// answer. It contains details that only operators may see, the address that was not reached, and the fault in an
+// answer. Unlike err.Error(), it quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
 	reason := reasonOf(Answer{}, err)
 	parts := []string{reason.text}

@@ -18,23 +18,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// A GatewayMessage is a message that the gateway itself writes and that needs no rule. Only the functions in this file
-// create a GatewayMessage. It consists of known fields. It contains data from a client only if the comment of the
-// function that creates it says so. The zero value contains no message and is never sent.
+// A GatewayMessage is a message that the gateway has written itself. Such messages need no policy decision. Only the
+// functions in this file create them. They contain data from a client only if the function's comment says so. The zero
+// value contains no message and is never sent.
 type GatewayMessage struct {
 	message *jsonrpc.Message
 	person  principal.Key
 }
 
-// OnBehalfOf returns the message as a message on behalf of a person. This is only for messages that open a session, as
-// the documentation of [Request.Person] describes.
+// OnBehalfOf returns the message as a message on behalf of a person. Only messages that open a session may have a
+// person (see [Request.Person]).
 func (o GatewayMessage) OnBehalfOf(person principal.Key) GatewayMessage {
 	o.person = person
 	return o
 }
 
-// Request returns the message as a request. traceParent is a W3C traceparent, which may be empty. memory is the budget
-// for the answer, as described at [Request].
+// Request returns the message as a request. traceParent is a W3C traceparent. It may be empty. memory is the budget for
+// the answer (see [Request.Room]).
 func (o GatewayMessage) Request(traceParent string, memory *limits.Memory) Request {
 	if o.message == nil {
 		o.message = new(jsonrpc.Message)
@@ -48,8 +48,8 @@ func (o GatewayMessage) inTrace(ctx context.Context, memory *limits.Memory) Requ
 }
 
 const (
-	// maxClientName and maxClientVersion are the maximum lengths of the client's name and version that are sent to a
-	// server, in bytes.
+	// maxClientName and maxClientVersion are the maximum lengths, in bytes, of the client's name and version in a message
+	// to a server.
 	maxClientName    = 64
 	maxClientVersion = 32
 	// clientText contains the characters, other than letters and digits, that are allowed in the client's name and
@@ -68,13 +68,14 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ga
 	return initialize(version, client, clientVersion, mcp.CapabilitiesJSON(claims))
 }
 
-// initialize is like [Initialize], but the capabilities are given as a raw JSON object that the gateway has written.
+// initialize is like [Initialize], but claims is a raw JSON object that the gateway has written.
 func initialize(version, client, clientVersion, claims string) GatewayMessage {
 	return gatewayRequest(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+clientInfo(client, clientVersion)+`}`)
 }
 
-// A Client contains the capabilities, the name and the version of a client. A request without a session contains them
-// (MCP 2026-07-28). The name and the version are limited as in [Initialize]. A nil Client adds no members to a request.
+// A Client contains the capabilities, the name and the version of a client. Requests without a session contain these
+// values (MCP 2026-07-28). The name and the version are limited as in [Initialize]. A nil Client adds no members to a
+// request.
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
@@ -84,7 +85,7 @@ type Client struct {
 }
 
 // meta returns the `_meta` member of a request, followed by a comma. It returns "" for a nil client, because a request
-// in a session has no such member.
+// in a session needs no such member.
 func (c *Client) meta() string {
 	if c == nil {
 		return ""
@@ -118,7 +119,7 @@ type Wanted struct {
 }
 
 // Subscribe returns the request for a stream that contains the wanted notifications. id is the raw id of the client's
-// request. The request to the server has the same id, because the messages on the stream refer to it.
+// request. The request to the server has the same id, because the messages on the stream contain this id.
 func Subscribe(id []byte, client *Client, wanted Wanted) GatewayMessage {
 	uris, err := json.Marshal(wanted.URIs)
 	if err != nil { // the URIs were read from JSON, so this cannot fail
@@ -128,9 +129,8 @@ func Subscribe(id []byte, client *Client, wanted Wanted) GatewayMessage {
 		id, mcp.MethodListen, client.meta(), wanted.Tools, wanted.Prompts, wanted.Resources, uris))
 }
 
-// ListTools returns the request for one page of the tools list. If cursor is empty, this is the first page. Otherwise
-// it is the page at that cursor, which the server has issued. In a session, client must be nil, because initialize has
-// already described the client.
+// ListTools returns the request for one page of the tools list. cursor is a cursor that the server has issued, or empty
+// for the first page. In a session, client must be nil, because initialize has already described the client.
 func ListTools(cursor string, client *Client) GatewayMessage {
 	if cursor == "" {
 		return gatewayRequest(mcp.MethodToolsList, `{`+strings.TrimSuffix(client.meta(), ",")+`}`)
@@ -158,8 +158,8 @@ func Pong(id []byte) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"result":{}}`)
 }
 
-// Refused returns the error response to a server's request. id is the raw id of the request. The text must have been
-// written by the gateway itself.
+// Refused returns the error response to a server's request. id is the raw id of the request. The text must come from
+// the gateway itself.
 func Refused(id []byte, code int, text string) GatewayMessage {
 	quoted, err := jsontext.AppendQuote(nil, text)
 	if err != nil { // the gateway has written the text, so this cannot fail
@@ -168,8 +168,8 @@ func Refused(id []byte, code int, text string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
 }
 
-// gatewayRequest returns a request with an unguessable id, so that the id differs from the client's ids in the same
-// session.
+// gatewayRequest returns a request with an unguessable id. The id therefore differs from all ids that the client uses
+// in the same session.
 func gatewayRequest(method, params string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(newRequestID()) + `,"method":"` + method + `","params":` + params + `}`)
 }
@@ -181,8 +181,8 @@ func notification(method, rest string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
 }
 
-// newGatewayMessage returns a message that the gateway has written. All other values in it come from parsed messages,
-// so parsing cannot fail. If it fails nevertheless, the message is never sent.
+// newGatewayMessage returns a message that the gateway has written. Parsing can't fail, because all other values in the
+// message come from parsed messages. If it fails nevertheless, the message is never sent.
 func newGatewayMessage(text string) GatewayMessage {
 	parse := jsonrpc.AnswerLimits() // a server may have chosen a long cursor
 	parse.IDBytes = 1 << 10

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// latePause is the pause after a failed attempt to build a transport. During the pause, all requests get the error of
-// that attempt.
+// latePause is the pause after a failed attempt to build a transport. During the pause, all requests fail with the
+// error of that attempt.
 const latePause = 5 * time.Second
 
 // late is a transport that builds the actual transport when the first session is opened. Its Close method waits for all
@@ -42,9 +42,9 @@ type lateAttempt struct {
 	err   error
 }
 
-// Late returns a transport of the given kind. The transport calls build when a session is opened. If build fails, it is
-// called again for a later session. One call to build serves all sessions that wait for it. The errors of build should
-// wrap a [CauseError]. The context that build receives is cancelled when the transport is closed.
+// Late returns a transport of the given kind. It calls build when the first session is opened. Concurrent sessions
+// share one call to build. If build fails, it is called again for a later session. The errors of build should wrap a
+// [CauseError]. The context for build is cancelled when the transport is closed.
 func Late(kind string, build func(ctx context.Context) (Transport, error)) Transport {
 	closing, stop := context.WithCancelCause(context.Background())
 	return &late{kind: kind, build: build, closing: closing, stop: stop}
@@ -103,7 +103,7 @@ func (l *late) try(attempt *lateAttempt) {
 	}
 }
 
-// forward passes on the signals that the server's tool list has changed.
+// forward forwards the built transport's signals that the server's tool list has changed.
 func (l *late) forward(changed <-chan struct{}) {
 	for {
 		select {
@@ -146,7 +146,7 @@ func (l *late) Close() error {
 	l.stop(ErrShutdown)
 	l.mu.Unlock()
 	l.running.Wait()
-	if l.built == nil { // no goroutine is left that could set it
+	if l.built == nil { // all goroutines that could set built have ended
 		return nil
 	}
 	return l.built.Close()

@@ -6,7 +6,7 @@ import (
 )
 
 // A LimitError means that a stdio server's process was terminated, or is not started, because it has reached a limit.
-// The error contains nothing that the server has sent.
+// The error contains no content that the server has sent.
 type LimitError struct {
 	// Key is the configuration key of the limit, such as `servers.files.stdio.limits.tasks`.
 	Key string

@@ -9,8 +9,8 @@ type ListChanged struct {
 	changed chan struct{}
 }
 
-// ToolsChanged returns a channel. The channel receives a value if the server has reported a change since the last value
-// was received from the channel.
+// ToolsChanged returns a channel that receives a value after the server has reported a change. Several changes can
+// result in one value.
 func (n *ListChanged) ToolsChanged() <-chan struct{} {
 	n.once.Do(func() { n.changed = make(chan struct{}, 1) })
 	return n.changed
@@ -21,6 +21,6 @@ func (n *ListChanged) Notify() {
 	n.ToolsChanged()
 	select {
 	case n.changed <- struct{}{}:
-	default: // the previous report has not been received yet
+	default: // the previous value has not been received yet
 	}
 }

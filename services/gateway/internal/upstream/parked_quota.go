@@ -2,9 +2,9 @@ package upstream
 
 import "github.com/sluice-mesh/sluice/services/internal/quota"
 
-// maxWaiting limits how many requests of one principal and its agents wait at a server until their clients repeat them.
-// All clients of the principal count together. Waiting requests do not count as requests in flight, but each of them
-// occupies a connection.
+// maxWaiting is the maximum number of requests of one principal and its agents that wait at a server for their clients
+// to repeat them. The requests of all clients of the principal count together. Waiting requests do not count as
+// requests in flight, but each of them occupies a connection.
 const maxWaiting = 64
 
 func newParkedQuota() *quota.Quota {

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// maxPaused limits how long a server may wait for its client during one call, in total.
+// maxPaused limits the total time for which a server may wait for its client during one call.
 const maxPaused = time.Hour
 
-// PausableDeadline limits how long a server works on a call. The time during which the server waits for the client does
-// not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
+// PausableDeadline limits how long a server works on a call. Time during which the server waits for the client does not
+// count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
 type PausableDeadline struct {
 	mu sync.Mutex
-	// since is the time of the last update. work and wait are how much longer the server may work and wait, counted
-	// from since. waiting is the number of the server's requests that wait for the client.
+	// since is the time of the last update. work is the remaining time, from since, for which the server may work. wait is
+	// the remaining time for which it may wait. waiting is the number of the server's requests that wait for the client.
 	work, wait time.Duration
 	since      time.Time
 	// limit is the maximum working time without progress. maxWork is the maximum total working time. worked is the
@@ -25,22 +25,22 @@ type PausableDeadline struct {
 	timer                  *time.Timer // nil while there is no limit
 }
 
-// Begin starts to measure the time of a call. It must be called once. When the server has worked for limit without
-// reporting progress, cancel is called with the cause [context.DeadlineExceeded], unless [PausableDeadline.Stop] was
-// called before. The total working time is limited to maxTotal, or to limit if maxTotal is less than limit.
+// Begin starts to measure the time of a call. It must be called only once. If the server works for limit without
+// reporting progress, cancel is called with the cause [context.DeadlineExceeded]. [PausableDeadline.Stop] prevents
+// this. The total working time is limited to maxTotal, or to limit if maxTotal is less than limit.
 func (p *PausableDeadline) Begin(limit, maxTotal time.Duration, cancel context.CancelCauseFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
 	p.limit, p.maxWork, p.worked = limit, max(limit, maxTotal), 0
 	first := limit
-	if p.waiting > 0 { // a request on the session's stream may wait before this call is sent
+	if p.waiting > 0 { // a request on the session's stream may already be waiting before this call is sent
 		first = p.wait
 	}
 	p.timer = time.AfterFunc(first, func() { cancel(context.DeadlineExceeded) })
 }
 
-// Stop ends the measurement. If no measurement is running, it does nothing.
+// Stop ends the measurement. If the time is not being measured, it does nothing.
 func (p *PausableDeadline) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,8 +50,8 @@ func (p *PausableDeadline) Stop() {
 	}
 }
 
-// Pause pauses the deadline while the server waits for the client. The returned function continues the deadline. The
-// caller must call it once.
+// Pause pauses the deadline while the server waits for the client. The caller must call the returned function once to
+// continue the deadline.
 func (p *PausableDeadline) Pause() (resume func()) {
 	if p == nil {
 		return func() {}
@@ -82,8 +82,8 @@ func (p *PausableDeadline) Progressed() {
 	}
 }
 
-// Worked returns the server's total working time. isExhausted is true if progress could extend the deadline and the
-// server has used the maximum total working time.
+// Worked returns the server's total working time. isExhausted is true if progress could extend the deadline, but the
+// server has used its maximum total working time.
 func (p *PausableDeadline) Worked() (worked time.Duration, isExhausted bool) {
 	if p == nil {
 		return 0, false
@@ -104,8 +104,8 @@ func (p *PausableDeadline) addWaiting(change int) {
 	p.update(change, false)
 }
 
-// update implements addWaiting. If progressed is true, it also restarts the server's working time. The caller must hold
-// the lock.
+// update is like addWaiting, but the caller must hold the lock. If progressed is true, update also restarts the time
+// without progress.
 func (p *PausableDeadline) update(change int, progressed bool) {
 	now := time.Now()
 	spent, took := &p.work, now.Sub(p.since)
@@ -125,7 +125,7 @@ func (p *PausableDeadline) update(change int, progressed bool) {
 	if p.waiting > 0 {
 		remaining = p.wait
 	}
-	if p.timer != nil && p.timer.Stop() { // otherwise the timer has already expired
+	if p.timer != nil && p.timer.Stop() { // false if the timer has already expired
 		p.timer.Reset(max(0, remaining))
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxPeople is the maximum number of people who can have sessions with one server at the same time.
+	// maxPeople is the maximum number of people with sessions at one server.
 	maxPeople = 4096
 	// maxIdlePeople is the maximum number of people without a session whose transport stays open. idlePeriod is how long
 	// it stays open. Then the gateway has no access token of the person in memory any more.
@@ -36,7 +36,7 @@ var (
 // belongs to the person in the request that opens it. Therefore a session, an HTTP connection or an access token is never
 // used for two people. It is safe for concurrent use.
 type eachPerson struct {
-	Transport // uses the account for listing tools, which belongs to no person
+	Transport // uses the account for listing tools
 
 	// changed signals changes to the tool list that the server reports in the sessions of any account.
 	changed ListChanged
@@ -51,7 +51,6 @@ type eachPerson struct {
 	people map[principal.Key]*personTransport
 }
 
-// personTransport is the transport of one person.
 type personTransport struct {
 	Transport
 
@@ -66,9 +65,9 @@ type personTransport struct {
 	idleSince time.Time
 }
 
-// EachPerson returns a transport to a server at which each person uses her own account. The function connect returns the
-// transport that uses the account of a person. The gateway itself lists the tools of the server with the transport
-// discovery, which uses another account.
+// EachPerson returns a transport to a server at which each person uses her own account. connect returns a transport
+// that uses the account of the given person. discovery is the transport with which the gateway itself lists the
+// server's tools. It uses an account that belongs to no person.
 func EachPerson(discovery Transport, connect func(person principal.Key) (Transport, error)) Transport {
 	e := &eachPerson{Transport: discovery, connect: connect, people: make(map[principal.Key]*personTransport)}
 	e.all, e.stop = context.WithCancel(context.Background())
@@ -104,7 +103,7 @@ func (e *eachPerson) Open(ctx context.Context, key principal.Key, hello Request)
 	}
 	if hello.Person == (principal.Key{}) {
 		return nil, Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, &CauseError{
-			Text:   "the server is called with the account of the person for whom a caller works, but no person is known for this caller: its token, or its issuer, needs an `owner`",
+			Text:   "the server is called with the account of a person, but this caller may use no person's account: its owner has to create its token with `sluice token create NAME --use-my-connections`, or its token in the configuration or its issuer needs an `owner`",
 			SignIn: true, Lasts: true, Err: errNoPerson,
 		})
 	}
@@ -120,7 +119,7 @@ func (e *eachPerson) Open(ctx context.Context, key principal.Key, hello Request)
 	return &personConn{Conn: conn, ended: sync.OnceFunc(func() { e.end(own) })}, answer, nil
 }
 
-// begin returns the transport of a person, and counts a session until end is called.
+// begin returns the transport of a person and counts one session. The caller must call end when the session has ended.
 func (e *eachPerson) begin(person principal.Key) (*personTransport, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -151,7 +150,8 @@ func (e *eachPerson) begin(person principal.Key) (*personTransport, error) {
 	return own, nil
 }
 
-// end ends a session. If too many people have no session, it closes the transport of one of them.
+// end records that a session has ended. If more than maxIdlePeople people have no session, it closes the transport that
+// has been idle for the longest time.
 func (e *eachPerson) end(own *personTransport) {
 	if unused := e.release(own); unused != nil {
 		unused.close()
@@ -224,7 +224,6 @@ func (e *eachPerson) Close() error {
 	return errors.Join(errs...)
 }
 
-// personConn is a session of one person.
 type personConn struct {
 	Conn
 

@@ -59,15 +59,15 @@ func (s *Server) InFlight() int32 {
 	return n
 }
 
-// CircuitOpenUntil returns the time until which the gateway sends no requests to the server because too many
-// consecutive connection attempts have failed. It is zero if requests are sent.
+// CircuitOpenUntil returns the end of a pause during which the gateway sends no requests to the server, because too
+// many consecutive connection attempts have failed. It returns the zero time if there is no pause.
 func (s *Server) CircuitOpenUntil() time.Time {
 	_, until := s.circuit.state()
 	return until
 }
 
-// StartingSince returns the time at which the gateway began to start a process that is not ready yet. If there are
-// several such processes, it returns the earliest time. It returns the zero time if no process is starting.
+// StartingSince returns the start time of the oldest process that is not ready yet. It returns the zero time if no
+// process is starting.
 func (s *Server) StartingSince() time.Time {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.StartingSince()
@@ -75,8 +75,8 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
-// ProgramNotice returns a warning for operators about a problem with the server's processes that does not make calls
-// fail. It returns "" if there is no warning.
+// ProgramNotice returns a warning for operators about the server's processes. The problem does not make calls fail.
+// ProgramNotice returns "" if there is no warning.
 func (s *Server) ProgramNotice() string {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.Notice()
@@ -84,8 +84,9 @@ func (s *Server) ProgramNotice() string {
 	return ""
 }
 
-// LastError returns the reason why the last request had no usable answer, or "" if it had one. The text contains no
-// part of a request. It contains data from the server only where a [CauseError] may contain such data.
+// LastError returns the reason why the last request has no usable answer. It returns "" if the request has a usable
+// answer. The text contains no part of a request. It contains content from the server only in the way that
+// [CauseError.Text] allows.
 func (s *Server) LastError() string {
 	if last := s.lastError.Load(); last != nil {
 		return last.text
@@ -93,8 +94,8 @@ func (s *Server) LastError() string {
 	return ""
 }
 
-// LastErrorInDetail is like LastError, but adds details that only operators of the home tenant may read, such as a
-// process's output.
+// LastErrorInDetail is like LastError, but adds details that only operators of the home tenant may see, such as the
+// output of a process.
 func (s *Server) LastErrorInDetail() string {
 	last := s.lastError.Load()
 	if last == nil || last.detail == "" {
@@ -104,7 +105,7 @@ func (s *Server) LastErrorInDetail() string {
 }
 
 // Open sends hello to open a session for a principal. The request belongs to the trace of ctx. Open returns the session
-// and the server's answer. memory has the same meaning as in [Session.SendRequest], and the errors are also the same.
+// and the server's answer. memory and the errors are described at [Session.SendRequest].
 func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
 	req := hello.inTrace(ctx, memory)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
@@ -135,8 +136,8 @@ func versionOf(a Answer) string {
 // Close ends all sessions and waits until the goroutines and processes of the transport have ended.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// PublicReason returns the reason why a request has no usable answer, in a form that every caller may read. The message
-// of err itself may quote the server.
+// PublicReason returns the reason why a request has no usable answer. Every caller may see this text. Callers may not
+// see err itself, because its message may quote the server.
 func PublicReason(a Answer, err error) string { return reasonOf(a, err).text }
 
 func reasonOf(a Answer, err error) failure {
@@ -176,6 +177,6 @@ func reasonOf(a Answer, err error) failure {
 	return failure{text: class}
 }
 
-// failure is the reason why a request had no usable answer. text may be shown to every caller. detail may be shown only
-// to operators of the home tenant.
+// failure is the reason why a request has no usable answer. Every caller may see text. Only operators of the home
+// tenant may see detail.
 type failure struct{ text, detail string }

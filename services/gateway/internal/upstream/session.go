@@ -21,12 +21,12 @@ import (
 // concurrent use.
 type Session struct {
 	server *Server
-	// open is called by the first request to open the session. It is nil if the session was open from the beginning.
+	// open is called by the first request to open the session. It is nil if [Server.Open] created the session.
 	open func(context.Context, *limits.Memory) (*Session, error)
 	// whenOpen is called when the session has been opened. It may be nil.
 	whenOpen func()
-	// opening is a lock that a request holds while it opens the session. It is a channel, so that other requests can
-	// stop waiting for it when their contexts are done.
+	// opening is a lock for opening the session. It is a channel, so that other requests can stop waiting for the lock
+	// when their contexts are done.
 	opening chan struct{}
 
 	mu   sync.Mutex
@@ -36,28 +36,27 @@ type Session struct {
 	since   time.Time
 	// lost is true if the server no longer knows the session, or if its account at the server has changed.
 	lost bool
-	// err is the reason why the session can never be opened. It is nil as long as the session may still be opened. It
-	// is also nil for a session that was open from the beginning, because the transport detects whether such a session
-	// is closed.
+	// err is the reason why the session can never be opened, or nil. It is always nil for a session that [Server.Open]
+	// created, because the transport detects whether such a session is closed.
 	err error
 }
 
-// OpenLater returns a session that its first request opens. To open it, that request calls open with a memory budget
-// for the answer. If open fails, the next request tries again. Until the session is open, notifications are dropped.
-// When the session has been opened, whenOpen is called unless it is nil.
+// OpenLater returns a session that is opened by its first request. The request calls open with the memory budget for
+// the answer. If open fails, the next request tries again. Notifications are dropped before the session is open. When
+// the session has been opened, whenOpen is called if it is not nil.
 func (s *Server) OpenLater(open func(context.Context, *limits.Memory) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
 
-// Forward sends a request that the policy has allowed, and returns the server's answer. The documentation of [Conn]
-// describes the answer and the errors. Only package pipeline calls Forward for clients' requests.
+// Forward sends a client's request that the policy has allowed, and returns the server's answer. [Conn] describes the
+// answer and the errors. For clients' requests, only package pipeline calls Forward.
 func (s *Session) Forward(ctx context.Context, req Request, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, req, events)
 }
 
-// SendRequest sends a request from the gateway itself, which belongs to the trace of ctx, and returns the server's
-// answer. The documentation of [Conn] describes the answer and the errors. SendRequest charges the size of the answer
-// to memory before it reads the answer. If memory is nil, only small answers are accepted.
+// SendRequest sends a request from the gateway itself and returns the server's answer. The request belongs to the trace
+// of ctx. [Conn] describes the answer and the errors. The size of the answer is charged to memory before the answer is
+// read. If memory is nil, only small answers are accepted.
 func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, memory *limits.Memory, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, own.inTrace(ctx, memory), events)
 }
@@ -73,7 +72,7 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	if errors.Is(err, quota.ErrFull) || errors.Is(err, ErrBusy) {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
-	if err != nil { // err describes another message, and this request was not sent
+	if err != nil { // the session could not be opened, so this request was not sent
 		return Answer{}, WithClass(ErrNeverSent, "open the session", err)
 	}
 	answer, err := s.server.record(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
@@ -99,14 +98,14 @@ func (s *Session) IsLost() bool {
 }
 
 // SendNotification sends a notification from the gateway itself, or the gateway's response to a server's request. The
-// message belongs to the trace of ctx. SendNotification does nothing before the session is open. It returns the same
+// message belongs to the trace of ctx. Before the session is open, SendNotification does nothing. It returns the same
 // errors as [Session.SendRequest].
 func (s *Session) SendNotification(ctx context.Context, own GatewayMessage) error {
 	return s.notify(ctx, own.inTrace(ctx, nil))
 }
 
-// Reply sends a client's message that belongs to an allowed request from the server. The message is a response or a
-// progress notification. Reply returns the same errors as [Session.SendRequest].
+// Reply sends a client's response to an allowed request from the server, or a client's progress notification for such a
+// request. It returns the same errors as [Session.SendRequest].
 func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
 	if m.Kind != jsonrpc.Response && m.Method != mcp.MethodProgress {
 		return fmt.Errorf("%w: the message is not a reply", ErrNeverSent)
@@ -142,8 +141,8 @@ func (s *Session) notify(ctx context.Context, req Request) error {
 	return err
 }
 
-// Listen passes the messages that the server sends outside requests to the listener, as the documentation of [Conn]
-// describes. A session that is not open yet has no stream.
+// Listen waits for messages that the server sends outside requests. The listener receives these messages, as described
+// at [Conn]. Before the session is open, there is no stream.
 func (s *Session) Listen(ctx context.Context, to Listener) error {
 	conn, err := s.current()
 	switch {
@@ -158,8 +157,8 @@ func (s *Session) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// Close ends the session with the server. It also ends all requests that are in flight in the session, unless the
-// transport is Streamable HTTP.
+// Close ends the session with the server. Unless the transport is Streamable HTTP, it also ends all requests in flight
+// in the session.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	conn, version, since := s.conn, s.version, s.since
@@ -221,7 +220,7 @@ func (s *Session) ensureOpen(ctx context.Context, of *limits.Memory) (Conn, erro
 	return nil, errors.Join(ErrClosed, opened.Close(ctx))
 }
 
-// record runs request and stores the outcome in the metrics, in the server's health and as the server's last error.
+// record runs request. It records the outcome in the metrics, in the circuit breaker and as the server's last error.
 func (s *Server) record(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	begin := time.Now()
 	answer, err := s.circuit.do(request)

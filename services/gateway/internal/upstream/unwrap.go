@@ -37,11 +37,11 @@ func (u *unwrapped) Notice() string {
 }
 
 // Unwrap returns a transport that restores a server's tool errors. Claude Flow reports a failed tool,
-// `{"content":[…],"isError":true}`, as the only text in a successful result. The transport replaces that result with
-// the result that the text contains. All other answers are unchanged.
+// `{"content":[…],"isError":true}`, as the only text in a successful result. The transport replaces such a result with
+// the result in its text. It does not change other answers.
 //
-// The transport also redacts secrets in the restored result. The restored result was JSON inside a JSON string, and
-// escapes in that string can hide a secret from a search in the outer JSON.
+// The transport also redacts secrets in the restored result. This is necessary because the restored result was JSON
+// inside a JSON string, and the escapes in this string can hide a secret from a search in the outer JSON.
 func Unwrap(t Transport, secrets []string) Transport {
 	return &unwrapped{Transport: t, clean: redact.New(nil, secrets)}
 }
@@ -71,8 +71,8 @@ func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]
 	return answer, nil
 }
 
-// restoreError replaces the result of an answer with the tool error that the result's text contains. If the text
-// contains no tool error, or the error is ambiguous, restoreError returns the answer unchanged.
+// restoreError replaces the result in an answer with the tool error in the result's text. If the text contains no tool
+// error, or the error is ambiguous, restoreError returns the answer unchanged.
 func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	inner := hiddenError(a)
 	if inner == nil {
@@ -91,12 +91,12 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	return revealed
 }
 
-// maxHidden is the maximum size of a result whose text is searched for a tool error, in bytes. It is limited because
-// the search needs several copies of the result.
+// maxHidden is the maximum size, in bytes, of a result whose text is searched for a tool error. This limit exists
+// because the search needs several copies of the result.
 const maxHidden = 1 << 20
 
-// hiddenError returns the only text of a result if that text is itself a result that reports an error. Otherwise it
-// returns nil.
+// hiddenError returns the text of a result if it is the only content of the result and is itself a result that reports
+// an error. Otherwise, it returns nil.
 func hiddenError(a *jsonrpc.Answer) []byte {
 	var outer struct {
 		Content []struct {

@@ -16,13 +16,12 @@ const (
 	renewAfter = 10 * time.Minute
 	// maxAge is how long keys are used if they can't be fetched again.
 	maxAge = 24 * time.Hour
-	// minPause is the minimum time between two fetches because of unknown keys, and the maximum pause after a failed
-	// fetch.
+	// minPause is the minimum time between two fetches that unknown keys cause. It is also the maximum pause after a
+	// failed fetch.
 	minPause = 30 * time.Second
-	// firstPause is half of the pause after the first failed fetch. Each further failure doubles the pause, up to
-	// minPause.
+	// firstPause is half of the pause after the first failed fetch. Each further failure doubles the pause up to minPause.
 	firstPause = time.Second
-	// interval is the interval at which the book looks for keys to fetch.
+	// interval is the interval at which the book checks which keys have to be fetched.
 	interval = time.Second
 )
 
@@ -52,14 +51,14 @@ type entry struct {
 	// the next fetch.
 	tried time.Time
 	pause time.Duration
-	// requested is the time at which the last fetch because of an unknown key began.
+	// requested is the time at which the last fetch began that an unknown key caused.
 	requested time.Time
-	// fetching is closed when the current fetch ends. It is nil if there is none.
+	// fetching is closed when the current fetch ends. It is nil if no fetch is in progress.
 	fetching chan struct{}
 }
 
-// NewBook returns a book without issuers. fetch fetches keys, as [Fetch] does. changed is called after the keys of an
-// issuer have changed.
+// NewBook returns a book without issuers. The book fetches keys with fetch, which behaves as [Fetch], and calls changed
+// after the keys of an issuer have changed.
 func NewBook(fetch func(context.Context, Source) ([]*identityv1.IssuerKey, error), changed func()) *Book {
 	return &Book{fetch: fetch, changed: changed, issuers: make(map[Source]*entry)}
 }
@@ -80,8 +79,8 @@ func (b *Book) Use(sources []Source) {
 	}
 }
 
-// Restore sets the keys of an issuer that were fetched at an earlier time, for example before a restart. It ignores keys
-// that are too old, and issuers whose keys have been fetched since.
+// Restore sets keys of an issuer that were fetched earlier, for example before a restart. It ignores keys that are too
+// old, and does nothing if the book has fetched the issuer's keys itself.
 func (b *Book) Restore(of Source, keys []*identityv1.IssuerKey, fetched time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,7 +115,7 @@ func (b *Book) Run(ctx context.Context) error {
 	}
 }
 
-// due returns the issuers whose keys are to be fetched, and removes keys that are too old.
+// due returns the issuers whose keys have to be fetched now, and removes keys that are too old.
 func (b *Book) due(now time.Time) []Source {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,9 +136,9 @@ func (b *Book) due(now time.Time) []Source {
 	return out
 }
 
-// Refetch fetches the keys of an issuer again because a JWT names an unknown key, and returns the keys. It fetches
-// nothing if it has done so less than 30 s ago, so strangers can't make the mesh send many requests. If the keys are
-// being fetched already, it waits for the result first, or until ctx is done.
+// Refetch fetches the keys of an issuer again because a JWT has an unknown key, and returns the keys. It does not fetch
+// again within 30 s, because callers without a credential could otherwise make the mesh send many requests. If a fetch
+// is already in progress, Refetch first waits until that fetch has ended or ctx is done.
 func (b *Book) Refetch(ctx context.Context, of Source) []*identityv1.IssuerKey {
 	for ctx.Err() == nil {
 		b.mu.Lock()
@@ -152,7 +151,7 @@ func (b *Book) Refetch(ctx context.Context, of Source) []*identityv1.IssuerKey {
 			running := e.fetching
 			b.mu.Unlock()
 			select {
-			case <-running: // may have begun before the issuer changed its keys, so the loop fetches once more
+			case <-running: // the fetch may have begun before the issuer changed its keys, so the loop fetches once more
 			case <-ctx.Done():
 			}
 		case time.Since(e.requested) < minPause:
@@ -169,7 +168,7 @@ func (b *Book) Refetch(ctx context.Context, of Source) []*identityv1.IssuerKey {
 	return b.Status(of).Keys
 }
 
-// renew fetches the keys of an issuer, unless another call is doing so.
+// renew fetches the keys of an issuer, unless a fetch is already in progress.
 func (b *Book) renew(ctx context.Context, of Source) {
 	b.mu.Lock()
 	e := b.issuers[of]
@@ -182,7 +181,7 @@ func (b *Book) renew(ctx context.Context, of Source) {
 	b.finish(ctx, of, e)
 }
 
-// begin records that a fetch begins. The caller must hold the lock of the book, and call [Book.finish].
+// begin records that a fetch begins. The caller must hold the lock of the book, and must then call [Book.finish].
 func (e *entry) begin() { e.fetching, e.tried = make(chan struct{}), time.Now() }
 
 // finish fetches the keys of an issuer after [entry.begin].

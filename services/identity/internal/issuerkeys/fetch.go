@@ -22,19 +22,19 @@ import (
 // fetchTimeout limits how long it takes to fetch an issuer's metadata and keys.
 const fetchTimeout = 10 * time.Second
 
-// Source says where the keys of an issuer are.
+// Source identifies where the keys of an issuer are.
 type Source struct {
 	// Issuer is the issuer's identifier, which is an https URL or an http URL on loopback.
 	Issuer string
 	// KeySet is the URL of the JWK Set. If it is empty, the issuer's metadata contains the URL.
 	KeySet string
-	// CA contains the certificate authorities of the issuer's TLS certificate in PEM. If it is empty, those of the system
-	// are used.
+	// CA contains certificate authorities in PEM that verify the issuer's TLS certificate. If it is empty, the system's
+	// certificate authorities are used.
 	CA string
 }
 
-// Fetch returns the keys of an issuer. If [Source.KeySet] is empty, it reads the issuer's metadata first. The metadata
-// must name the same issuer, because they otherwise belong to another issuer (RFC 8414, section 3.3).
+// Fetch returns the keys of an issuer. If [Source.KeySet] is empty, Fetch reads the issuer's metadata first. It returns
+// an error if the metadata name a different issuer (RFC 8414, section 3.3).
 func Fetch(ctx context.Context, from Source) ([]*identityv1.IssuerKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -69,8 +69,9 @@ func Fetch(ctx context.Context, from Source) ([]*identityv1.IssuerKey, error) {
 	return issuer.ParseKeySet(raw)
 }
 
-// NewClient returns a client for requests to an issuer. ca contains the certificate authorities of the issuer's TLS
-// certificate in PEM. If it is empty, those of the system are used. The client follows no redirects.
+// NewClient returns a client for requests to an issuer. ca contains certificate authorities in PEM that verify the
+// issuer's TLS certificate. If ca is empty, the system's certificate authorities are used. The client follows no
+// redirects.
 func NewClient(ca string) (*http.Client, error) {
 	var cas *x509.CertPool
 	if ca != "" {
@@ -90,7 +91,7 @@ func NewClient(ca string) (*http.Client, error) {
 	return &http.Client{Transport: transport, CheckRedirect: refuseRedirect}, nil
 }
 
-// CheckURL returns an error unless a text is an https URL, or an http URL on loopback.
+// CheckURL returns an error if a text is neither an https URL nor an http URL on loopback.
 func CheckURL(text string) error {
 	at, err := url.Parse(text)
 	if err != nil || at.Host == "" || at.User != nil {

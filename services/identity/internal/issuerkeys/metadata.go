@@ -15,8 +15,8 @@ import (
 // maxMetadata is the maximum size of an issuer's metadata, in bytes.
 const maxMetadata = 256 << 10
 
-// Metadata is the part of an issuer's metadata that a sign-in needs (OpenID Connect Discovery 1.0, section 3; RFC 8414,
-// section 2).
+// Metadata contains the parts of an issuer's metadata that are necessary for sign-ins (OpenID Connect Discovery 1.0,
+// section 3; RFC 8414, section 2).
 type Metadata struct {
 	AuthorizationEndpoint string   `json:"authorization_endpoint"`
 	TokenEndpoint         string   `json:"token_endpoint"`
@@ -32,14 +32,14 @@ func (m *Metadata) IsPairwise() bool {
 	return len(m.SubjectTypes) > 0 && !slices.Contains(m.SubjectTypes, "public")
 }
 
-// UsesBasicAuth reports whether a client sends its secret to the token endpoint by HTTP Basic authentication, which is
-// the default of OpenID Connect.
+// UsesBasicAuth reports whether a client sends its secret to the token endpoint with HTTP Basic authentication, which
+// is the default in OpenID Connect.
 func (m *Metadata) UsesBasicAuth() bool {
 	return len(m.TokenAuthMethods) == 0 || slices.Contains(m.TokenAuthMethods, "client_secret_basic")
 }
 
-// FetchMetadata returns the metadata of an issuer for a sign-in. It returns an error if the URL of an endpoint is
-// neither https nor http on loopback.
+// FetchMetadata returns the metadata of an issuer that are necessary for sign-ins. It returns an error if the URL of an
+// endpoint is neither https nor http on loopback.
 func FetchMetadata(ctx context.Context, from Source) (Metadata, error) {
 	client, err := NewClient(from.CA)
 	if err != nil {
@@ -65,8 +65,8 @@ func FetchMetadata(ctx context.Context, from Source) (Metadata, error) {
 }
 
 // metadataURLs returns the URLs of an issuer's metadata. OpenID Connect Discovery 1.0, section 4, defines the first
-// URL, and RFC 8414, section 3, defines the second. RFC 8414 inserts its path between the host and the path of the
-// issuer.
+// URL, and RFC 8414, section 3, defines the second. In RFC 8414, the well-known path is between the host and the path
+// of the issuer.
 func metadataURLs(of *url.URL) []string {
 	path := strings.TrimSuffix(of.Path, "/")
 	root := of.Scheme + "://" + of.Host
@@ -74,7 +74,7 @@ func metadataURLs(of *url.URL) []string {
 }
 
 // fetchMetadata passes the metadata of an issuer to read. If read returns an error, fetchMetadata tries the next URL.
-// The metadata must name the same issuer, because they otherwise belong to another issuer (RFC 8414, section 3.3).
+// It returns an error if the metadata name a different issuer (RFC 8414, section 3.3).
 func fetchMetadata(ctx context.Context, client *http.Client, issuerURL string, read func(raw []byte) error) error {
 	of, err := url.Parse(issuerURL)
 	if err != nil {

@@ -16,17 +16,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// keySize is the size of a key in bytes (AES-256).
+// keySize is in bytes, for AES-256.
 const keySize = 32
 
-// ErrOpen means that data can't be decrypted, because they were sealed with another key or for another purpose, or were
-// changed.
+// ErrOpen means that data can't be decrypted. They were sealed with another key or for another purpose, or have been
+// changed since then.
 var ErrOpen = errors.New("the encrypted data can't be decrypted with the key of this mesh")
 
 // A Key encrypts data. It is safe for concurrent use.
 type Key struct{ aead cipher.AEAD }
 
-// NewKey returns the key that a text contains as 64 hexadecimal digits.
+// NewKey parses a key of 64 hexadecimal digits.
 func NewKey(text string) (*Key, error) {
 	raw, err := hex.DecodeString(strings.TrimSpace(text))
 	if err != nil || len(raw) != keySize {
@@ -43,8 +43,8 @@ func NewKey(text string) (*Key, error) {
 	return &Key{aead: aead}, nil
 }
 
-// ReadOrCreate returns the key in a file that only its owner can read. If the file does not exist, it is created with a
-// random key.
+// ReadOrCreate returns the key in a file that only the file's owner can read. If the file does not exist, ReadOrCreate
+// creates the file with a random key.
 func ReadOrCreate(path string) (*Key, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,8 +60,8 @@ func ReadOrCreate(path string) (*Key, error) {
 	return key, nil
 }
 
-// create writes a random key to a new file. The file is complete when it has its name. It exists also after a power
-// failure, because the tokens that are encrypted with the key would otherwise be lost.
+// create writes a random key to a new file. The file gets its final name only after it is complete. It is synced to
+// disk before create returns, because tokens that are encrypted with a lost key can't be decrypted.
 func create(path string) ([]byte, error) {
 	raw := make([]byte, keySize)
 	_, _ = rand.Read(raw) // never fails
@@ -74,7 +74,7 @@ func create(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer os.Remove(file.Name()) //nolint:errcheck // it has its final name, or an error is returned
+	defer os.Remove(file.Name()) //nolint:errcheck // fails if the file already has its final name
 	_, err = file.Write(text)
 	if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func create(path string) ([]byte, error) {
 	return text, datadir.SyncDir(dir)
 }
 
-// makeDir is like [os.MkdirAll], but syncs each directory in which it creates another one.
+// makeDir is like [os.MkdirAll], but also syncs each parent directory of a new directory.
 func makeDir(dir string) error {
 	err := os.Mkdir(dir, 0o700)
 	if parent := filepath.Dir(dir); errors.Is(err, fs.ErrNotExist) && parent != dir {
@@ -102,12 +102,12 @@ func makeDir(dir string) error {
 	return datadir.SyncDir(filepath.Dir(dir))
 }
 
-// Seal encrypts data for a purpose. [Key.Open] decrypts the data only if it is called with the same purpose.
+// Seal encrypts data for a purpose. [Key.Open] can decrypt the data only with the same purpose.
 func (k *Key) Seal(data []byte, purpose string) []byte {
 	return k.aead.Seal(nil, nil, data, []byte(purpose)) //nolint:gosec // this AEAD adds a random nonce itself
 }
 
-// Open decrypts sealed data. The error is [ErrOpen].
+// Open decrypts sealed data. If this is not possible, it returns [ErrOpen].
 func (k *Key) Open(sealed []byte, purpose string) ([]byte, error) {
 	data, err := k.aead.Open(nil, nil, sealed, []byte(purpose))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// MaxBlocksOfTenant limits how many callers of one tenant are blocked.
+// MaxBlocksOfTenant is the maximum number of blocks in one tenant.
 const MaxBlocksOfTenant = 1000
 
 var (
@@ -24,13 +24,14 @@ var (
 type Block struct {
 	Tenant, Subject, Client string
 	Created                 time.Time
-	// CreatedByTenant and CreatedBy are the tenant and the subject of the operator.
+	// CreatedByTenant and CreatedBy are the tenant and the subject of the operator who created the block.
 	CreatedByTenant, CreatedBy string
 	Reason                     string
 }
 
-// Block stores a block, unless it exists, and returns the stored block. The returned set contains all blocks. The error
-// can be [ErrBlocksFull] or [sqlstore.ErrUnavailable].
+// Block stores a block and returns the stored block. If a block for the same caller already exists, Block returns that
+// block without a change. The returned set contains all blocks. The error can be [ErrBlocksFull] or
+// [sqlstore.ErrUnavailable].
 func (s *Store) Block(ctx context.Context, want Block) (stored Block, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		same, err := readBlocks(ctx, tx, "WHERE tenant = $1 AND subject = $2 AND client = $3", want.Tenant, want.Subject, want.Client)

@@ -13,17 +13,17 @@ import (
 var (
 	// ErrConnectionUnknown means that there is no connection to a server.
 	ErrConnectionUnknown = errors.New("the server is not connected")
-	// ErrTooManyConnections means that the people of a tenant have as many connections as they may have.
+	// ErrTooManyConnections means that the people of a tenant already have the maximum number of connections.
 	ErrTooManyConnections = fmt.Errorf("the people of this tenant have %d connections, which is the maximum: an operator can delete connections that are not used any more", MaxConnections)
 	// ErrConnectionChanged means that a connection was replaced, deleted or refreshed by another program.
 	ErrConnectionChanged = errors.New("the connection has changed")
 )
 
 const (
-	// MaxConnections is the maximum number of connections that the people of one tenant may have together.
+	// MaxConnections is the maximum number of connections of all people in one tenant.
 	MaxConnections = 20_000
-	// deletedFor is how long a deleted connection of a person stays stored after its last access token was issued. No
-	// gateway has an access token for so long.
+	// deletedFor is how long a connection of a person stays stored after it was deleted. A connection that the person
+	// makes later begins with generation 1. No gateway uses a deleted access token for so long.
 	deletedFor = 24 * time.Hour
 )
 
@@ -31,7 +31,7 @@ const (
 type Key struct {
 	// Server is the name of the server.
 	Server string
-	// Tenant and Person identify the person whose account it is. Both are empty if the account belongs to no person.
+	// Tenant and Person identify the person who uses the account. Both are empty if the account belongs to no person.
 	Tenant, Person string
 }
 
@@ -41,38 +41,41 @@ type Connection struct {
 
 	// Generation is at least 1. It increases with each new access token.
 	Generation int64
-	// Sealed contains the tokens and the OAuth client, encrypted for the server and the generation.
+	// Sealed contains the tokens and the OAuth client, encrypted by a [Sealer].
 	Sealed []byte
-	// Issuer identifies the authorization server. Scopes are separated by spaces.
+	// Issuer identifies the authorization server. Scopes are the granted scopes, separated by spaces.
 	Issuer, Scopes  string
 	HasRefreshToken bool
-	Connected       time.Time
+	// AccountName is the name of the account in the ID token of the sign-in. It is empty if there was no ID token.
+	AccountName string
+	Connected   time.Time
 	// ConnectedByTenant and ConnectedBy are the tenant and the subject of the person who has signed in.
 	ConnectedByTenant, ConnectedBy string
-	// Refreshed is when the access token was issued, and Expires when it expires. Expires is zero if it is not known.
+	// Refreshed is when the access token was issued, and Expires when it expires. Expires is zero if this time is not
+	// known.
 	Refreshed, Expires time.Time
-	// LoginRequired is true if the tokens can't be used any more. Problem is the error of the last refresh, or "" if it
-	// has succeeded.
+	// LoginRequired is true if the tokens can no longer be used. Problem is the error of the last refresh, or "" if the
+	// refresh has succeeded.
 	LoginRequired bool
 	Problem       string
-	// Lease is the replica that refreshes the connection, or "" if there is none. With a lease, Problem is the error of
-	// an earlier refresh. If the replica has ended, the lease stays until the next refresh begins.
+	// Lease is the replica that refreshes the connection, or "" if no refresh is in progress. If Lease is set, Problem is
+	// the error of an earlier refresh. If the replica has ended, Lease does not change until the next refresh begins.
 	Lease string
 	// RefusedGeneration is the generation of the last access token that the server has refused and that could not be
-	// replaced, or 0.
+	// replaced. It is 0 if there was none.
 	RefusedGeneration int64
 }
 
-// IsRefused reports whether the server has refused the access token, which could not be replaced.
+// IsRefused reports whether the server has refused the current access token, and the token could not be replaced.
 func (c *Connection) IsRefused() bool {
 	return c.RefusedGeneration != 0 && c.RefusedGeneration == c.Generation
 }
 
-// Sealer encrypts the contents of a connection for a generation.
+// A Sealer encrypts the contents of a connection with the given generation.
 type Sealer func(generation int64) ([]byte, error)
 
-// Connect stores a connection, which replaces the old one with the same key. Its generation, its contents and its times
-// are set. The error can be [ErrTooManyConnections] or [sqlstore.ErrUnavailable].
+// Connect stores a connection, and replaces an existing connection with the same key. It sets the generation, the
+// contents and the times of the connection. The error can be [ErrTooManyConnections] or [sqlstore.ErrUnavailable].
 func (s *Store) Connect(ctx context.Context, want Connection, seal Sealer) (stored Connection, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		old, err := readConnections(ctx, tx, ofKey, want.Server, want.Tenant, want.Person)
@@ -100,10 +103,10 @@ func (s *Store) Connect(ctx context.Context, want Connection, seal Sealer) (stor
 	return stored, err
 }
 
-// makeRoom deletes the rows of connections of a tenant that were deleted long ago. It returns [ErrTooManyConnections] if
-// there can't be another connection.
+// makeRoom deletes the rows of connections in a tenant that were deleted more than deletedFor ago. It returns
+// [ErrTooManyConnections] if the tenant can't have another connection.
 func makeRoom(ctx context.Context, tx *sqlstore.Tx, tenant string) error {
-	_, err := tx.ExecContext(ctx, "DELETE FROM identity_connections WHERE tenant = $1 AND person <> '' AND sealed = $2 AND refreshed < $3",
+	_, err := tx.ExecContext(ctx, "DELETE FROM identity_connections WHERE tenant = $1 AND person <> '' AND sealed = $2 AND deleted < $3",
 		tenant, []byte{}, sqlstore.Micros(tx.Now.Add(-deletedFor)))
 	if err != nil {
 		return err
@@ -120,14 +123,15 @@ func makeRoom(ctx context.Context, tx *sqlstore.Tx, tenant string) error {
 
 func insertConnection(ctx context.Context, tx *sqlstore.Tx, c *Connection) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_connections (server, tenant, person, generation, sealed, issuer, scopes, has_refresh_token,
-		connected, connected_by_tenant, connected_by, refreshed, expires, login_required, problem, lease, lease_until, refused_generation)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, '', '', 0, 0)`,
+		connected, connected_by_tenant, connected_by, refreshed, expires, login_required, problem, lease, lease_until, refused_generation, deleted, account_name)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 0, '', '', 0, 0, 0, $14)`,
 		c.Server, c.Tenant, c.Person, c.Generation, c.Sealed, c.Issuer, c.Scopes, number(c.HasRefreshToken), sqlstore.Micros(c.Connected),
-		c.ConnectedByTenant, c.ConnectedBy, sqlstore.Micros(c.Refreshed), microsOrZero(c.Expires))
+		c.ConnectedByTenant, c.ConnectedBy, sqlstore.Micros(c.Refreshed), microsOrZero(c.Expires), c.AccountName)
 	return err
 }
 
-// Connection returns the connection with a key. The error can be [ErrConnectionUnknown] or [sqlstore.ErrUnavailable].
+// Connection returns the connection with the given key. The error can be [ErrConnectionUnknown] or
+// [sqlstore.ErrUnavailable].
 func (s *Store) Connection(ctx context.Context, of Key) (found Connection, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err = readConnection(ctx, tx, of)
@@ -145,8 +149,9 @@ func (s *Store) Connections(ctx context.Context) (all []Connection, err error) {
 	return all, err
 }
 
-// ConnectionsOfPeople returns connections of people, sorted by server, tenant and person. It returns those after the
-// given key, at most limit. If tenant or person is not empty, it returns only those of this tenant or person.
+// ConnectionsOfPeople returns connections of people, sorted by server, tenant and person. It returns at most limit
+// connections whose keys come after the given key. If tenant or person is not empty, it returns only connections of
+// this tenant or person.
 func (s *Store) ConnectionsOfPeople(ctx context.Context, after Key, tenant, person string, limit int) (page []Connection, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		page, err = readConnections(ctx, tx, `WHERE person <> '' AND (server > $1 OR server = $1 AND (tenant > $2 OR tenant = $2 AND person > $3))
@@ -168,8 +173,8 @@ func (s *Store) CountConnectionsOfPeople(ctx context.Context) (usable, loginRequ
 	return usable, all - usable, err
 }
 
-// Disconnect deletes the tokens of a connection. The row stays, because its generation must not be used again. The
-// error can be [ErrConnectionUnknown] or [sqlstore.ErrUnavailable].
+// Disconnect deletes the tokens of a connection. The row stays, because no other connection may use its generation
+// again. The error can be [ErrConnectionUnknown] or [sqlstore.ErrUnavailable].
 func (s *Store) Disconnect(ctx context.Context, of Key) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := readConnection(ctx, tx, of)
@@ -180,14 +185,15 @@ func (s *Store) Disconnect(ctx context.Context, of Key) error {
 			return ErrConnectionUnknown
 		}
 		_, err = tx.ExecContext(ctx, `UPDATE identity_connections SET generation = generation + 1, sealed = $4, has_refresh_token = 0, expires = 0,
-			login_required = 1, problem = '', lease = '', lease_until = 0 `+ofKey, of.Server, of.Tenant, of.Person, []byte{})
+			login_required = 1, problem = '', lease = '', lease_until = 0, deleted = $5, account_name = '' `+ofKey, of.Server, of.Tenant, of.Person, []byte{}, sqlstore.Micros(tx.Now))
 		return err
 	})
 }
 
 // BeginRefresh gives a replica the lease to refresh a connection of the given generation. begun is false if another
-// replica has the lease, if a refresh has failed a short time ago, or if the connection has another generation. The
-// result is the connection in each case. The error can be [ErrConnectionUnknown] or [sqlstore.ErrUnavailable].
+// replica has the lease, if the pause after a failed refresh has not ended, or if the connection has another
+// generation. BeginRefresh returns the connection in all these cases. The error can be [ErrConnectionUnknown] or
+// [sqlstore.ErrUnavailable].
 func (s *Store) BeginRefresh(ctx context.Context, of Key, generation int64, replica string, lease time.Duration) (found Connection, begun bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		result, err := tx.ExecContext(ctx, `UPDATE identity_connections SET lease = $5, lease_until = $6
@@ -207,8 +213,8 @@ func (s *Store) BeginRefresh(ctx context.Context, of Key, generation int64, repl
 	return found, begun, err
 }
 
-// FinishRefresh stores the new tokens of a connection whose lease the replica has. The generation of the connection
-// increases. The error can be [ErrConnectionChanged] or [sqlstore.ErrUnavailable].
+// FinishRefresh stores the new tokens of a connection for which the replica has the lease. It increases the generation
+// of the connection. The error can be [ErrConnectionChanged] or [sqlstore.ErrUnavailable].
 func (s *Store) FinishRefresh(ctx context.Context, with Connection, replica string, seal Sealer) (stored Connection, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stored = with
@@ -225,9 +231,8 @@ func (s *Store) FinishRefresh(ctx context.Context, with Connection, replica stri
 	return stored, err
 }
 
-// FailRefresh records that a refresh has failed, and ends the lease of the replica. The next refresh may begin after
-// the given pause, or never if loginRequired is true. The error can be [ErrConnectionChanged] or
-// [sqlstore.ErrUnavailable].
+// FailRefresh records that a refresh has failed, and ends the replica's lease. The next refresh may begin after the
+// given pause, or never if loginRequired is true. The error can be [ErrConnectionChanged] or [sqlstore.ErrUnavailable].
 func (s *Store) FailRefresh(ctx context.Context, of Key, generation int64, replica, problem string, loginRequired bool, pause time.Duration) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		return changeLeased(tx.ExecContext(ctx, `UPDATE identity_connections SET problem = $6, login_required = $7, lease = '', lease_until = $8
@@ -244,7 +249,8 @@ func (s *Store) RecordRefusal(ctx context.Context, of Key, generation int64, isR
 	})
 }
 
-// changeLeased returns [ErrConnectionChanged] if a statement has changed no row.
+// changeLeased returns [ErrConnectionChanged] if a statement has changed no row, because the replica does not have the
+// lease.
 func changeLeased(result sql.Result, err error) error {
 	if err != nil {
 		return err
@@ -255,7 +261,7 @@ func changeLeased(result sql.Result, err error) error {
 	return nil
 }
 
-// ofKey selects the row of a [Key], whose fields are the first three arguments.
+// ofKey selects the row with a [Key]. The fields of the key are the first three arguments.
 const ofKey = "WHERE server = $1 AND tenant = $2 AND person = $3"
 
 func readConnection(ctx context.Context, tx *sqlstore.Tx, of Key) (Connection, error) {
@@ -274,7 +280,7 @@ func readConnections(ctx context.Context, tx *sqlstore.Tx, where string, args ..
 		var c Connection
 		var hasRefresh, connected, refreshed, expires, loginRequired int64
 		if err := rows.Scan(&c.Server, &c.Tenant, &c.Person, &c.Generation, &c.Sealed, &c.Issuer, &c.Scopes, &hasRefresh, &connected, &c.ConnectedByTenant, &c.ConnectedBy,
-			&refreshed, &expires, &loginRequired, &c.Problem, &c.Lease, &c.RefusedGeneration); err != nil {
+			&refreshed, &expires, &loginRequired, &c.Problem, &c.Lease, &c.RefusedGeneration, &c.AccountName); err != nil {
 			return fmt.Errorf("read a connection: %w", err)
 		}
 		c.HasRefreshToken, c.LoginRequired = hasRefresh != 0, loginRequired != 0
@@ -285,7 +291,7 @@ func readConnections(ctx context.Context, tx *sqlstore.Tx, where string, args ..
 		out = append(out, c)
 		return nil
 	}, `SELECT server, tenant, person, generation, sealed, issuer, scopes, has_refresh_token, connected, connected_by_tenant, connected_by, refreshed, expires,
-		login_required, problem, lease, refused_generation FROM identity_connections `+where, args...)
+		login_required, problem, lease, refused_generation, account_name FROM identity_connections `+where, args...)
 	return out, err
 }
 

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -235,6 +236,47 @@ func TestConnections_RefusedTokenIsRecorded(t *testing.T) {
 		}
 		if found, err := s.Connection(t.Context(), wiki); err != nil || found.Lease != "" {
 			t.Errorf("after a refresh: %+v, %v", found, err)
+		}
+	})
+}
+
+// The generations of a person's connection begin again only a day after she has deleted it, no matter how old its access
+// token was. Gateways would otherwise confuse an old token with a new one of the same generation.
+func TestConnections_GenerationStaysAfterDeletionOfOldToken(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s := open()
+		step := func(do func(context.Context, store.Key) error, of store.Key) {
+			t.Helper()
+			if err := do(t.Context(), of); err != nil {
+				t.Fatal(err)
+			}
+		}
+		moveBack := func(ctx context.Context, _ store.Key) error { return s.MoveBack(ctx, 25*time.Hour) }
+		connect(t, s, anas)
+		step(moveBack, anas)
+		step(s.Disconnect, anas)
+		connect(t, s, bens) // removes the rows of connections that were deleted long ago
+		if again := connect(t, s, anas); again.Generation != 3 {
+			t.Errorf("the generation of a connection that was just deleted is %d", again.Generation)
+		}
+		step(s.Disconnect, anas)
+		step(moveBack, anas)
+		connect(t, s, bens)
+		if _, err := s.Connection(t.Context(), anas); !errors.Is(err, store.ErrConnectionUnknown) {
+			t.Errorf("the row of a connection that was deleted long ago is stored: %v", err)
+		}
+	})
+}
+
+// During a rolling upgrade, a replica of the version before can store connections, which belong to no person.
+func TestConnections_OldReplicaCanStore(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s := open()
+		if err := s.ConnectAsBefore(t.Context(), "wiki"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Connection(t.Context(), wiki); err != nil || got.Generation != 1 || got.IsRefused() || got.LoginRequired {
+			t.Errorf("%+v, %v", got, err)
 		}
 	})
 }

@@ -10,33 +10,33 @@ import (
 )
 
 const (
-	// MaxSessionsOfPerson limits how many sessions one person has. If a person with so many sessions signs in again, the
-	// oldest session ends.
+	// MaxSessionsOfPerson is the maximum number of sessions of one person. If a person with this number of sessions signs
+	// in again, the oldest session ends.
 	MaxSessionsOfPerson = 10
-	// MaxSessions limits how many sessions exist in all tenants together. maxSessionGroups limits the total size of the
-	// groups and authentication context classes of all sessions, in bytes. These limits exist because all tokens are sent
-	// to each service in one message of at most 8 MiB.
+	// MaxSessions is the maximum number of sessions in all tenants together. maxSessionGroups is the maximum total size,
+	// in bytes, of the groups and authentication context classes of all sessions. These limits exist because all tokens
+	// are sent to each service in one message of at most 8 MiB.
 	MaxSessions      = 5000
 	maxSessionGroups = 2 << 20
-	// maxSignIns limits how many sessions one person starts in signInPeriod.
+	// maxSignIns is the maximum number of sessions that one person can start in signInPeriod.
 	maxSignIns   = 20
 	signInPeriod = time.Minute
-	// maxEndedSessions limits how many ended sessions of one person are stored. endedSessionLife is how long an ended
-	// session is stored.
+	// maxEndedSessions is the maximum number of stored sessions of one person that have ended. endedSessionLife is how
+	// long an ended session is stored.
 	maxEndedSessions = 20
 	endedSessionLife = 24 * time.Hour
 )
 
 var (
-	// ErrSessionsFull means that there are too many sessions, or that their groups are too large.
+	// ErrSessionsFull means that there are too many sessions, or that the groups of all sessions together are too large.
 	ErrSessionsFull = errors.New("there are too many sessions: try again later, or ask an operator to revoke some")
 	// ErrSignInsTooOften means that a person has started too many sessions.
 	ErrSignInsTooOften = errors.New("this person has signed in too often: wait a minute")
 )
 
-// CreateSession stores a session of a person, which expires after the given time. If the person has too many sessions,
-// the oldest of them ends. The returned set contains all tokens. The error can be [ErrTokenExists],
-// [ErrSignInsTooOften], [ErrSessionsFull] or [sqlstore.ErrUnavailable].
+// CreateSession stores a session of a person, which expires after the given time. If the person already has
+// [MaxSessionsOfPerson] sessions, the oldest session ends. The returned set contains all tokens. The error can be
+// [ErrTokenExists], [ErrSignInsTooOften], [ErrSessionsFull] or [sqlstore.ErrUnavailable].
 func (s *Store) CreateSession(ctx context.Context, want Token, life time.Duration) (created Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		created = want
@@ -53,8 +53,8 @@ func (s *Store) CreateSession(ctx context.Context, want Token, life time.Duratio
 	return created, set, err
 }
 
-// makeRoomForSession ends the oldest sessions of a person who has too many. It returns an error if the name of the new
-// session is already used, if the person has signed in too often, or if there are too many sessions.
+// makeRoomForSession ends the oldest sessions of a person who has too many sessions. It returns an error if the name of
+// the new session is already used, if the person has signed in too often, or if there are too many sessions.
 func makeRoomForSession(ctx context.Context, tx *sqlstore.Tx, want *Token) error {
 	var same, all, size, recent int
 	now := sqlstore.Micros(tx.Now)

@@ -25,13 +25,14 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// ErrLost means that the store has an older version of the tokens than this process has seen, for example after a restore.
+// ErrLost means that the store contains an older version of the tokens than this process has read earlier. This can
+// happen if the database was restored from a backup.
 var ErrLost = errors.New("the store has lost changes of the tokens: a revocation may be lost; restart the identity service to use the stored tokens")
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
 	db *sqlstore.DB
-	// seen is the newest version of the tokens that this process has seen.
+	// seen is the newest version of the tokens that this process has read or written.
 	seen atomic.Int64
 }
 
@@ -51,7 +52,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// ImportState says what has happened to the tokens that the policy service stored in earlier versions.
+// ImportState is the state of the import of tokens from the policy service. Earlier versions of the policy service
+// stored these tokens.
 type ImportState int64
 
 const (
@@ -79,7 +81,8 @@ func (s *Store) FinishImport(ctx context.Context) error {
 	})
 }
 
-// Import stores the tokens that the policy service stored in earlier versions, unless that was done before.
+// Import stores the tokens that earlier versions of the policy service stored. It does nothing if they were imported
+// before.
 func (s *Store) Import(ctx context.Context, tokens []Token) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		var state ImportState
@@ -101,7 +104,7 @@ func (s *Store) Import(ctx context.Context, tokens []Token) error {
 // replicaLife is how long a replica is stored after it was last seen.
 const replicaLife = 24 * time.Hour
 
-// ReportReplica stores the newest version of the tokens that is used by all services that are connected to the given
+// ReportReplica stores the newest version of the tokens that is in use by all services that are connected to the given
 // replica.
 func (s *Store) ReportReplica(ctx context.Context, id string, version int64) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -112,7 +115,7 @@ func (s *Store) ReportReplica(ctx context.Context, id string, version int64) err
 	})
 }
 
-// ForgetReplicas deletes the replicas that were not seen for a day.
+// ForgetReplicas deletes the replicas that have not reported a version for a day.
 func (s *Store) ForgetReplicas(ctx context.Context) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM identity_replicas WHERE seen < $1", sqlstore.Micros(tx.Now.Add(-replicaLife)))
@@ -120,7 +123,7 @@ func (s *Store) ForgetReplicas(ctx context.Context) error {
 	})
 }
 
-// SaveKeys stores the keys of an issuer that have just been fetched. source identifies where the keys come from.
+// SaveKeys stores the keys of an issuer that have just been fetched. source identifies the source of the keys.
 func (s *Store) SaveKeys(ctx context.Context, source string, keys []byte) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, `INSERT INTO identity_keys (source, keys, fetched) VALUES ($1, $2, $3)
@@ -143,9 +146,9 @@ func (s *Store) Keys(ctx context.Context, source string) (keys []byte, fetched t
 	return keys, fetched, err
 }
 
-// LeaveReplica records that a replica stops. It stores that the replica was last seen the given duration ago. A
-// revocation then waits for the replica only as long as services that were connected to the replica may still accept
-// tokens.
+// LeaveReplica records that a replica stops. It sets the time at which the replica was last seen to the given duration
+// before now. A revocation then waits for the replica only as long as services that were connected to the replica may
+// still accept tokens.
 func (s *Store) LeaveReplica(ctx context.Context, id string, before time.Duration) error {
 	return s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE identity_replicas SET seen = $1 WHERE id = $2", sqlstore.Micros(tx.Now.Add(-before)), id)
@@ -153,7 +156,7 @@ func (s *Store) LeaveReplica(ctx context.Context, id string, before time.Duratio
 	})
 }
 
-// version returns the version of the tokens. It returns [ErrLost] if this process has seen a newer version.
+// version returns the version of the tokens. It returns [ErrLost] if this process has read or written a newer version.
 func (s *Store) version(ctx context.Context, tx *sqlstore.Tx) (version int64, err error) {
 	if err := tx.QueryRowContext(ctx, "SELECT version FROM identity_changes").Scan(&version); err != nil {
 		return 0, err
@@ -183,8 +186,8 @@ func (s *Store) nextVersion(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// OlderReplicas returns the ids of the replicas that were seen within the given time and have reported a version older
-// than the given version.
+// OlderReplicas returns the ids of the replicas that have reported a version older than the given version, and were
+// last seen less than seenWithin ago.
 func (s *Store) OlderReplicas(ctx context.Context, version int64, seenWithin time.Duration) (ids []string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		ids = nil

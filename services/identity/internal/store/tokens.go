@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// MaxTokensOfOwner limits how many valid tokens one owner has.
+	// MaxTokensOfOwner is the maximum number of valid tokens of one owner.
 	MaxTokensOfOwner = 50
-	// MaxTokensOfTenant limits how many valid tokens one tenant has.
+	// MaxTokensOfTenant is the maximum number of valid tokens in one tenant.
 	MaxTokensOfTenant = 1000
-	// MaxTokens limits how many valid tokens all tenants together have.
+	// MaxTokens is the maximum number of valid tokens in all tenants together.
 	MaxTokens = 2000
-	// maxEndedTokens limits how many revoked or expired tokens of one tenant are stored. It also limits how many such
-	// tokens a [TokenSet] contains.
+	// maxEndedTokens is the maximum number of revoked or expired tokens that are stored for one tenant. It is also the
+	// maximum number of such tokens in a [TokenSet].
 	maxEndedTokens = 1000
 )
 
@@ -37,6 +37,8 @@ var (
 	ErrTokenEnded = errors.New("the token has expired or was revoked: create another one")
 	// ErrSession means that the token is a session, whose secret can't be replaced.
 	ErrSession = errors.New("the token is the session of a person, who can sign in again")
+	// ErrOwnerOnly means that the token uses the connections of its owner, and the operator is not the owner.
+	ErrOwnerOnly = errors.New("the token uses the connections of its owner to servers, so only the owner can replace its text: revoke it instead")
 	// ErrRotatedTooOften means that too many replaced secrets of the token are still valid.
 	ErrRotatedTooOften = errors.New("too many earlier texts of the token are still valid: wait until one of them ends, or create another token")
 	// ErrTokensFull means that there are too many valid tokens.
@@ -46,20 +48,22 @@ var (
 // Token is a token that an operator has created, or a session of a person.
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
-	Groups                              []string
+	// UsesConnections is true if the owner has created the token and lets the agent use her connections to servers.
+	UsesConnections bool
+	Groups          []string
 	// Role is the role of the holder. Issuer and IssuerURL are the name and the URL of the issuer at which the person has
 	// signed in. They are empty unless the token is a session.
 	Role              authv1.TokenRole
 	Issuer, IssuerURL string
-	// AuthTime is the time at which the person had authenticated at the issuer, and ACR is the authentication context
-	// class. They are zero if the issuer has not sent them, or if the token is not a session.
+	// AuthTime is the time at which the person authenticated at the issuer, and ACR is the authentication context class.
+	// They are zero if the issuer has not sent them, or if the token is not a session.
 	AuthTime time.Time
 	ACR      string
-	// Servers are the servers that the token gives access to. It is empty if the token gives access to all servers.
+	// Servers contains the servers to which the token gives access. It is empty if the token gives access to all servers.
 	Servers []string
 	// SHA256 is the SHA-256 digest of the token's secret.
 	SHA256 [32]byte
-	// Previous contains the secrets that were replaced and are still valid, the newest first.
+	// Previous contains the secrets that were replaced and are still valid, sorted from the newest to the oldest.
 	Previous         []PreviousSecret
 	Created, Expires time.Time
 	// CreatedByTenant and CreatedBy are the tenant and the subject of the operator who created the token.
@@ -80,7 +84,7 @@ type PreviousSecret struct {
 	Until time.Time `json:"until"`
 }
 
-// TokenSet contains the tokens that exist at a version of the store.
+// TokenSet contains the tokens and blocks in one version of the store.
 type TokenSet struct {
 	Version int64
 	// Valid contains the valid tokens, sorted by name. Ended contains the newest tokens that were revoked or have
@@ -90,8 +94,8 @@ type TokenSet struct {
 	Blocks []Block
 }
 
-// CreateToken stores a token. The store sets the time of creation. The returned set contains all tokens. The error can
-// be [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
+// CreateToken stores a token. It sets the time of creation. The returned set contains all tokens. The error can be
+// [ErrTokenExists], [ErrTokensFull] or [sqlstore.ErrUnavailable].
 func (s *Store) CreateToken(ctx context.Context, want Token) (created Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		created = want
@@ -132,7 +136,7 @@ func (s *Store) ImportConfigured(ctx context.Context, want []Token) (stored []To
 		}
 		for i := range stored {
 			if i > 0 && stored[i].Tenant == stored[i-1].Tenant {
-				continue // one change is enough for all tokens
+				continue // one change is enough for all tokens of a tenant
 			}
 			if set, err = s.changedTokens(ctx, tx, stored[i].Tenant); err != nil {
 				return err
@@ -175,11 +179,11 @@ func insertToken(ctx context.Context, tx *sqlstore.Tx, t *Token) error {
 		return fmt.Errorf("write a token: %w", err)
 	}
 	_, err := tx.ExecContext(ctx, `INSERT INTO identity_tokens (name, sha256, tenant, subject, agent, owner, member_of, servers, created, expires,
-			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, role, issuer, issuer_url, auth_time, acr, previous)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, '[]')`,
+			created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, ended, life, role, issuer, issuer_url, auth_time, acr, uses_connections, previous)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, '[]')`,
 		t.Name, hex.EncodeToString(t.SHA256[:]), t.Tenant, t.Subject, t.Agent, t.Owner, string(groups), string(servers), sqlstore.Micros(t.Created), sqlstore.Micros(t.Expires),
 		t.CreatedByTenant, t.CreatedBy, sqlstore.Micros(t.LastUsed), sqlstore.Micros(t.Revoked), t.RevokedByTenant, t.RevokedBy, sqlstore.Micros(t.ended()),
-		t.Expires.Sub(t.Created).Microseconds(), int64(t.Role), t.Issuer, t.IssuerURL, sqlstore.Micros(t.AuthTime), t.ACR)
+		t.Expires.Sub(t.Created).Microseconds(), int64(t.Role), t.Issuer, t.IssuerURL, sqlstore.Micros(t.AuthTime), t.ACR, number(t.UsesConnections))
 	return err
 }
 
@@ -191,10 +195,10 @@ func (t *Token) ended() time.Time {
 	return t.Expires
 }
 
-// Revocation selects the tokens that are revoked, and contains the operator who revokes them.
+// Revocation describes which tokens are revoked, and by which operator.
 type Revocation struct {
-	// Name is the name of the token that is revoked. If Name is empty, all tokens of the agent named Agent that have
-	// not expired are revoked.
+	// Name is the name of the token that is revoked. If Name is empty, all unexpired tokens of the agent named Agent are
+	// revoked.
 	Name, Agent string
 	// OperatorTenant and Operator are the tenant and the subject of the operator. Only tokens of OperatorTenant are
 	// revoked, unless AnyTenant is true.
@@ -209,7 +213,7 @@ func (r *Revocation) selects(t *Token, now time.Time) bool {
 	if r.Name != "" {
 		return t.Name == r.Name
 	}
-	return t.Issuer == "" && t.Agent == r.Agent && now.Before(t.Expires) // also if it was revoked, so that a revocation can be repeated
+	return t.Issuer == "" && t.Agent == r.Agent && now.Before(t.Expires) // selects revoked tokens too, so that a revocation can be repeated
 }
 
 // RevokeTokens revokes the selected tokens and returns them. A token that was already revoked stays unchanged. The
@@ -256,19 +260,21 @@ func revokeToken(ctx context.Context, tx *sqlstore.Tx, t *Token, r *Revocation) 
 // Rotation describes how the secret of a token is replaced.
 type Rotation struct {
 	Name string
-	// OperatorTenant is the tenant of the operator. Only a token of this tenant is changed, unless AnyTenant is true.
-	OperatorTenant string
-	AnyTenant      bool
-	// SHA256 is the digest of the new secret. Overlap is how long the old secret stays valid.
+	// OperatorTenant and Operator are the tenant and the subject of the operator. Only a token of OperatorTenant is
+	// changed, unless AnyTenant is true. A token that uses the connections of its owner is changed only if the operator is
+	// the owner, because the operator gets the new secret.
+	OperatorTenant, Operator string
+	AnyTenant                bool
+	// SHA256 is the SHA-256 digest of the new secret. Overlap is how long the old secret stays valid.
 	SHA256  [32]byte
 	Overlap time.Duration
-	// Expires is the time at which the token expires. If it is zero, the token is valid from now for as long as it was
-	// valid after its creation or after the last rotation.
+	// Expires is the time at which the token expires. If it is zero, the token gets the same lifetime again that it
+	// received at its creation or at the last rotation.
 	Expires time.Time
 }
 
 // RotateToken replaces the secret of a token. The returned set contains all tokens. The error can be [ErrTokenUnknown],
-// [ErrTokenEnded], [ErrRotatedTooOften] or [sqlstore.ErrUnavailable].
+// [ErrTokenEnded], [ErrSession], [ErrOwnerOnly], [ErrRotatedTooOften] or [sqlstore.ErrUnavailable].
 func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set TokenSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := readTokens(ctx, tx, "WHERE name = $1", r.Name)
@@ -281,6 +287,8 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 			return ErrSession
 		case !found[0].Revoked.IsZero() || !tx.Now.Before(found[0].Expires):
 			return ErrTokenEnded
+		case found[0].UsesConnections && (found[0].Tenant != r.OperatorTenant || found[0].Owner != r.Operator):
+			return ErrOwnerOnly
 		}
 		var life int64
 		if err := tx.QueryRowContext(ctx, "SELECT life FROM identity_tokens WHERE name = $1", r.Name).Scan(&life); err != nil {
@@ -311,8 +319,8 @@ func (s *Store) RotateToken(ctx context.Context, r Rotation) (rotated Token, set
 // maxPrevious limits how many replaced secrets of a token are valid at the same time.
 const maxPrevious = 4
 
-// previous returns the replaced secrets of a token after the rotation. A replaced secret never outlives the token as it
-// was before the rotation, or as it is after the rotation. If Overlap is zero, all replaced secrets end, because an
+// previous returns the replaced secrets of a token after the rotation. A replaced secret is valid until the old expiry
+// or the new expiry of the token at the latest. If Overlap is zero, all replaced secrets become invalid, because an
 // attacker may know one of them.
 func (r *Rotation) previous(t *Token, expires, now time.Time) ([]PreviousSecret, error) {
 	if r.Overlap == 0 {
@@ -332,8 +340,9 @@ func (r *Rotation) previous(t *Token, expires, now time.Time) ([]PreviousSecret,
 	return append([]PreviousSecret{{SHA256: hex.EncodeToString(t.SHA256[:]), Until: until}}, valid...), nil
 }
 
-// changedTokens increments the version of the tokens and returns all tokens. If a tenant has too many revoked or
-// expired tokens, it first deletes the oldest of them. It also deletes sessions that ended more than a day ago.
+// changedTokens increments the version of the tokens and returns all tokens. If the tenant has too many revoked or
+// expired tokens, changedTokens first deletes the oldest of them. It also deletes sessions that ended more than a day
+// ago.
 func (s *Store) changedTokens(ctx context.Context, tx *sqlstore.Tx, tenant string) (TokenSet, error) {
 	now := sqlstore.Micros(tx.Now)
 	_, err := tx.ExecContext(ctx, `DELETE FROM identity_tokens WHERE tenant = $1 AND ended <= $2 AND issuer = '' AND name NOT IN
@@ -362,8 +371,8 @@ func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error 
 	})
 }
 
-// TokensSince returns the tokens if their version is not the known one. Otherwise it returns only the version. Version
-// -1 is the version before the first change.
+// TokensSince returns all tokens if the version of the store differs from known. Otherwise, it returns only the
+// version. If known is -1, it always returns all tokens.
 func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if set.Version, err = s.version(ctx, tx); err != nil || set.Version == known {
@@ -396,7 +405,7 @@ func (s *Store) tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, er
 	if set.Blocks, err = readBlocks(ctx, tx, ""); err != nil {
 		return TokenSet{}, err
 	}
-	// Sessions are last, because a person whose session has ended needs no operator to sign in again.
+	// Sessions are last, because a person whose session has ended can sign in again without an operator.
 	set.Ended, err = readTokens(ctx, tx, "WHERE ended <= $1 OR revoked <> 0 ORDER BY CASE WHEN issuer = '' THEN 0 ELSE 1 END, ended DESC, name LIMIT $2", now, maxEndedTokens)
 	return set, err
 }
@@ -405,9 +414,9 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 	err = tx.Each(ctx, func(rows *sql.Rows) error {
 		var t Token
 		var hash, previous, groups, servers string
-		var created, expires, used, revoked, role, authTime int64
+		var created, expires, used, revoked, role, authTime, usesConnections int64
 		if err := rows.Scan(&t.Name, &hash, &previous, &t.Tenant, &t.Subject, &t.Agent, &t.Owner, &groups, &servers, &created, &expires,
-			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy, &role, &t.Issuer, &t.IssuerURL, &authTime, &t.ACR); err != nil {
+			&t.CreatedByTenant, &t.CreatedBy, &used, &revoked, &t.RevokedByTenant, &t.RevokedBy, &role, &t.Issuer, &t.IssuerURL, &authTime, &t.ACR, &usesConnections); err != nil {
 			return fmt.Errorf("read a token: %w", err)
 		}
 		raw, err := hex.DecodeString(hash)
@@ -424,11 +433,12 @@ func readTokens(ctx context.Context, tx *sqlstore.Tx, where string, args ...any)
 		if len(t.Previous) == 0 {
 			t.Previous = nil
 		}
+		t.UsesConnections = usesConnections != 0
 		t.Role, t.AuthTime = authv1.TokenRole(role), sqlstore.Time(authTime)
 		t.Created, t.Expires, t.LastUsed, t.Revoked = sqlstore.Time(created), sqlstore.Time(expires), sqlstore.Time(used), sqlstore.Time(revoked)
 		out = append(out, t)
 		return nil
 	}, `SELECT name, sha256, previous, tenant, subject, agent, owner, member_of, servers, created, expires,
-		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, role, issuer, issuer_url, auth_time, acr FROM identity_tokens `+where, args...)
+		created_by_tenant, created_by, last_used, revoked, revoked_by_tenant, revoked_by, role, issuer, issuer_url, auth_time, acr, uses_connections FROM identity_tokens `+where, args...)
 	return out, err
 }

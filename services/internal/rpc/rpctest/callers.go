@@ -38,7 +38,7 @@ type caller struct {
 // CheckCallers calls every method of every service in a protobuf package, as every kind of caller. The kinds are each
 // service of the mesh with and without a principal, each kind of token, no token, and an unknown token. The requests
 // satisfy the constraints of the methods. A method must refuse callers that its options do not list. Other callers must
-// receive UNIMPLEMENTED, unless the method is one of the implemented methods, which are given by their full names.
+// receive UNIMPLEMENTED, except from the methods in implemented, which contains full names.
 func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
 	t.Helper()
 	callers := s.callers(t)

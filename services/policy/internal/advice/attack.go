@@ -9,26 +9,26 @@ import (
 
 // An Entry describes an attack in the catalog.
 type Entry struct {
-	// ID identifies the attack: "AT01" and so on. The ID of an attack never changes, and is never used for a different
+	// ID identifies the attack, for example "AT01". The ID of an attack never changes and is never reused for another
 	// attack.
 	ID string
-	// Name is the name that people see, for example "Runaway loop".
+	// Name is the displayed name, for example "Runaway loop".
 	Name string
 	// Happens describes the attack in full sentences.
 	Happens string
-	// Stopped says in full sentences what stops the attack.
+	// Stopped describes in full sentences how the attack is stopped.
 	Stopped string
-	// Rule is a YAML document with the rule that stops the attack. It can be used together with other documents. The
-	// names of servers, tools, agents and arguments in it are examples. Rule is empty if the attack fails without a
-	// rule, because the catalog refuses calls to tools whose definitions were not accepted.
+	// Rule is a YAML document with the rule that stops the attack. It can be used together with other documents. Its names
+	// of servers, tools, agents and arguments are examples. Rule is empty if the catalog already stops the attack by
+	// refusing calls to tools whose definitions were not accepted.
 	Rule string
-	// References contains the entries of the OWASP lists that correspond to the attack, with their names.
+	// References contains the names of the OWASP list entries that correspond to the attack.
 	References []string
 
 	targets []target
 }
 
-// Entries returns the attack catalog, sorted by ID. The caller may change the result.
+// Entries returns the attack catalog, sorted by ID. The caller may modify the result.
 func Entries() []Entry {
 	out := slices.Concat(callAttacks, dataFlowAttacks, definitionAttacks, peopleAttacks)
 	for i := range out {
@@ -40,8 +40,8 @@ func Entries() []Entry {
 // Attacks returns the attack catalog as protocol buffer messages, sorted by ID.
 func Attacks() []*policyv1.Attack { return toMessages(Entries()) }
 
-// attacksOn returns the attacks that are most relevant for a tool with the classification c, sorted by descending
-// relevance and then by ID.
+// attacksOn returns the attacks that are most relevant for a tool with the classification c. They are sorted by
+// descending relevance, and then by ID.
 func attacksOn(c *policyv1.Classification) []*policyv1.Attack {
 	found := slices.DeleteFunc(Entries(), func(e Entry) bool { return e.relevanceFor(c) == 0 })
 	slices.SortStableFunc(found, func(a, b Entry) int { return cmp.Compare(b.relevanceFor(c), a.relevanceFor(c)) })

@@ -1,7 +1,7 @@
 package advice
 
-// callAttacks contains the attacks that exploit what calls do. In these attacks, calls are too frequent, change too
-// much, or have an effect that was not intended.
+// callAttacks contains the attacks that exploit the effects of calls. In these attacks, calls are too frequent, change
+// too much, or have an unintended effect.
 var callAttacks = []Entry{
 	{
 		ID: "AT01", Name: "Runaway loop",

@@ -12,11 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// These constants limit how many quotes an explanation has and how long they are, because the quoted text comes from
-// servers.
+// These constants limit the number and length of quotes in an explanation, because the quoted text comes from servers.
 const (
 	maxQuotes = 3
-	// maxQuoteBytes limits the length of a quote, in bytes.
+	// maxQuoteBytes limits the length of a quote in bytes.
 	maxQuoteBytes = 80
 )
 
@@ -41,8 +40,8 @@ func hasEvidence(c *policyv1.Classification, category mcpv1.Category) bool {
 	return slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == category })
 }
 
-// quotes returns the meanings and the quoted words of the evidence for a category. It returns at most maxQuotes pieces
-// of evidence, in the order of the classification, which starts with the highest weight.
+// quotes returns the meanings and the quoted words of the evidence for a category. It uses at most maxQuotes pieces of
+// evidence. The quotes are sorted by descending weight, like the evidence in the classification.
 func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	var out []string
 	for _, e := range c.GetEvidence() {
@@ -53,7 +52,7 @@ func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	return strings.Join(out, "; ")
 }
 
-// quote puts a text of a server in quotation marks. It truncates long texts and escapes invisible characters.
+// quote puts a text from a server in quotation marks. It truncates a long text and escapes invisible characters.
 func quote(text string) string {
 	if len(text) > maxQuoteBytes {
 		end := maxQuoteBytes

@@ -1,7 +1,7 @@
 package advice
 
-// These are entries of the OWASP MCP Top 10, version 0.1, which is the beta of 2025 in the repository
-// OWASP/www-project-mcp-top-10. An earlier version of the list calls MCP06 "Prompt Injection via Contextual Payloads".
+// These are entries of the OWASP MCP Top 10, version 0.1 (2025 beta), from the repository OWASP/www-project-mcp-top-10.
+// An earlier version of the list calls MCP06 "Prompt Injection via Contextual Payloads".
 const (
 	mcp01 = "OWASP MCP01:2025 Token Mismanagement & Secret Exposure"
 	mcp03 = "OWASP MCP03:2025 Tool Poisoning"

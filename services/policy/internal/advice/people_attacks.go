@@ -1,7 +1,7 @@
 package advice
 
-// peopleAttacks contains the attacks that exploit people. These people are the principals in a caller's delegation
-// chain and the approvers of calls.
+// peopleAttacks contains the attacks that exploit people: the principals in a caller's delegation chain, and the
+// approvers of calls.
 var peopleAttacks = []Entry{
 	{
 		ID: "AT17", Name: "Confused deputy",

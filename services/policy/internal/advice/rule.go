@@ -22,10 +22,10 @@ const (
 
 // A measure is the recommended rule for a kind of tool.
 type measure struct {
-	// rule is the YAML value of an entry under `tools`, on one line. If the rule has a limit, rule contains %d where
-	// the number of calls belongs.
+	// rule is the YAML value of an entry under `tools`, on one line. If the rule has a limit, rule contains %d in place of
+	// the number of calls.
 	rule string
-	// maxCalls limits the number of calls per minute. It is 0 if there is no limit.
+	// maxCalls is the maximum number of calls per minute, or 0 for no limit.
 	maxCalls int
 	// text recommends the rule in one sentence.
 	text string
@@ -47,12 +47,12 @@ var measures = map[mcpv1.Category]measure{
 
 const certainFrom = 0.5
 
-// Rule returns the rule that is recommended for a tool with the classification c. The rule is the YAML value of an
-// entry under `tools`, on one line. It requires approval if the class is uncertain, if the risk is critical or unknown,
-// if the tool destroys or deals with money, or if the tool writes and the risk is high.
+// Rule returns the recommended rule for a tool with the classification c. The rule is the YAML value of an entry under
+// `tools`, on one line. It requires approval in these cases: the classification is uncertain, the risk is critical or
+// unknown, the category is Destructive or Financial, or the category is Write and the risk is high.
 func Rule(c *policyv1.Classification) string { return RuleFor(c, 0) }
 
-// RuleFor is like [Rule], but a limit in the rule allows at least busiest calls per minute.
+// RuleFor is like [Rule], except that a limit in the rule is at least busiest, in calls per minute.
 func RuleFor(c *policyv1.Classification, busiest int) string {
 	m := measureFor(c)
 	if m.maxCalls == 0 {
@@ -64,8 +64,8 @@ func RuleFor(c *policyv1.Classification, busiest int) string {
 // NeedsApproval reports whether the rule that [Rule] returns requires approval.
 func NeedsApproval(c *policyv1.Classification) bool { return ApprovalReason(c) != "" }
 
-// ApprovalReason returns the reason that the rule from [Rule] gives for requiring approval. It returns "" if the rule
-// does not require approval.
+// ApprovalReason returns the reason that the rule from [Rule] gives for requiring approval, or "" if the rule does not
+// require approval.
 func ApprovalReason(c *policyv1.Classification) string {
 	reason, approval := strings.CutPrefix(measureFor(c).rule, "{action: require_approval, reason: ")
 	if !approval {
@@ -92,7 +92,7 @@ func measureFor(c *policyv1.Classification) measure {
 	}
 }
 
-// isUncertain reports whether the confidence of the classification is too low. A NaN counts as too low.
+// isUncertain reports whether the confidence of the classification is too low. NaN counts as too low.
 func isUncertain(c *policyv1.Classification) bool {
 	certain := c.GetConfidence() >= certainFrom
 	return !certain
@@ -112,8 +112,8 @@ var (
 // NamesTool reports whether a string can be the name of an entry under `tools`.
 func NamesTool(name string) bool { return toolName.MatchString(name) }
 
-// document returns a policy document for one tool, or "" if a document can't name the server or the tool. The policy
-// has no default, so that it can be active together with any other document.
+// document returns a policy document for one tool, or "" if a document can't name the server or the tool. The document
+// has no default, so it can be active together with any other document.
 func document(server, tool string, c *policyv1.Classification) string {
 	if !serverName.MatchString(server) || !NamesTool(tool) {
 		return ""
@@ -124,7 +124,7 @@ func document(server, tool string, c *policyv1.Classification) string {
 
 // documentNameFor returns the name of the document for a tool. The name consists of the names of the server and the
 // tool. Different tools get different names, because a server's name never contains `_`. If the combined name is not
-// valid, the document's name contains a digest instead.
+// valid, documentNameFor uses a digest instead.
 func documentNameFor(server, tool string) string {
 	name := server + "_" + tool
 	if documentName.MatchString(name) {
@@ -134,8 +134,8 @@ func documentNameFor(server, tool string) string {
 	return "tool-" + hex.EncodeToString(sum[:16])
 }
 
-// Quoted returns a YAML scalar for a string. The scalar is quoted unless all YAML parsers read the unquoted text as a
-// string. The scalar contains only ASCII characters. The string must be valid UTF-8.
+// Quoted returns an ASCII YAML scalar for a string. The scalar is quoted unless all YAML parsers read the unquoted text
+// as a string. The string must be valid UTF-8.
 func Quoted(text string) string {
 	if plain.MatchString(text) && !reserved[strings.ToLower(text)] {
 		return text
@@ -145,8 +145,7 @@ func Quoted(text string) string {
 
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// reserved contains the words that some YAML parsers read as a boolean, as null or as a number unless the words are
-// quoted.
+// reserved contains the words that some YAML parsers read as a boolean, null or a number unless they are quoted.
 var reserved = map[string]bool{
 	"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true,
 	"true": true, "false": true, "null": true, "nan": true, "inf": true,

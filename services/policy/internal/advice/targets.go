@@ -10,22 +10,22 @@ import (
 // A target says how relevant an attack is for one kind of tool.
 type target struct {
 	relevance relevance
-	// traits defines the kind of tool. A tool is of this kind if it has all traits, so every tool matches if traits is
-	// empty.
+	// traits defines the kind of tool: the tools that have all these traits. If traits is empty, the target applies to
+	// every tool.
 	traits []trait
 }
 
-// relevance says how relevant an attack is for a tool. The zero value means that the attack can't use the tool.
+// relevance is how relevant an attack is for a tool. The zero value means that an attacker can't use the tool.
 type relevance int
 
 const (
-	// relevanceSome means that the attack can use the tool, but works without a tool of this kind.
+	// relevanceSome means that an attacker can use the tool but does not need it.
 	relevanceSome relevance = iota + 1
 	// relevanceMuch means that the tool makes the attack easy.
 	relevanceMuch
-	// relevanceAll means that the attack needs a tool of this kind.
+	// relevanceAll means that the attack requires a tool of this kind.
 	relevanceAll
-	// relevanceSeen means that the tool's definition suggests that the attack is in progress.
+	// relevanceSeen means that the tool's definition suggests an attack in progress.
 	relevanceSeen
 )
 
@@ -48,7 +48,7 @@ func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 type trait func(*policyv1.Classification) bool
 
 // hasCategory returns the trait of tools with one of the given categories. Unclassified tools also have this trait,
-// because they may have any category.
+// because they can belong to any category.
 func hasCategory(categories ...mcpv1.Category) trait {
 	return func(c *policyv1.Classification) bool {
 		return c.GetCategory() == mcpv1.Category_CATEGORY_UNSPECIFIED || slices.Contains(categories, c.GetCategory())
@@ -71,7 +71,7 @@ func isHigh(of axis) trait {
 	}
 }
 
-// isRaised returns the trait of tools for which the given rating is not low. It may be missing.
+// isRaised returns the trait of tools for which the given rating is medium, high or missing.
 func isRaised(of axis) trait {
 	return func(c *policyv1.Classification) bool { return of(c) != policyv1.Axis_AXIS_LOW }
 }

@@ -31,7 +31,7 @@ func whyText(c *policyv1.Classification) string {
 	return strings.Join(slices.DeleteFunc(sentences, func(sentence string) bool { return sentence == "" }), " ")
 }
 
-// uncertaintyText returns sentences that say that the classification is uncertain, or "" if it is certain.
+// uncertaintyText returns sentences about the uncertainty of the classification, or "" if it is certain.
 func uncertaintyText(c *policyv1.Classification) string {
 	if !isUncertain(c) {
 		return ""
@@ -39,8 +39,8 @@ func uncertaintyText(c *policyv1.Classification) string {
 	return "The category is uncertain, because the definition does not show it clearly. It is the strictest category for which there is evidence."
 }
 
-// denials contains a phrase for each category, which says that a tool does not have this category. The least strict
-// category comes first.
+// For each category, denials contains a phrase that says that a tool does not belong to the category. The least strict
+// category is first.
 var denials = []struct {
 	category mcpv1.Category
 	text     string
@@ -52,9 +52,9 @@ var denials = []struct {
 }
 
 // denialText returns a sentence that lists the stricter categories for which the definition contains no evidence. It
-// returns "" if the classification is uncertain, or if isDishonest reports that the definition is dishonest. It also
-// returns "" for the category Execute, because the tool may then do anything. If the tool's risk is unknown or higher
-// than usual for its category, the sentence does not claim that the tool deletes nothing.
+// returns "" if the classification is uncertain, or if the definition is dishonest. It also returns "" for the category
+// Execute, because such a tool can do anything. If the tool's risk is unknown or higher than usual for the category,
+// the sentence does not claim that the tool deletes nothing.
 func denialText(c *policyv1.Classification) string {
 	if isUncertain(c) || c.GetCategory() == execute || isDishonest(c) {
 		return ""
@@ -75,8 +75,7 @@ func denialText(c *policyv1.Classification) string {
 	}
 }
 
-// dependenceText returns a sentence that says that the effect of a call depends on an argument. It returns "" if the
-// effect depends on no argument.
+// dependenceText returns a sentence that says that the effect of a call depends on an argument, or "" if it does not.
 func dependenceText(c *policyv1.Classification) string {
 	switch {
 	case c.GetDependsOnArgument() != "":
@@ -88,7 +87,7 @@ func dependenceText(c *policyv1.Classification) string {
 	}
 }
 
-// ratingTexts returns sentences about the ratings of a tool. There is no sentence about a missing rating.
+// ratingTexts returns sentences about the tool's ratings. It skips missing ratings.
 func ratingTexts(c *policyv1.Classification) string {
 	var sentences []string
 	add := func(is, at policyv1.Axis, sentence string) {
@@ -120,7 +119,7 @@ func tagTexts(c *policyv1.Classification) string {
 			sentences = append(sentences, "Its definition tells its reader what to do or what to hide, instead of what the tool does.")
 		case tagHidden:
 			sentences = append(sentences, "Its definition has invisible characters, or text in a script that differs from that of the rest.")
-		case tagDepends: // the sentence comes from dependenceText
+		case tagDepends: // dependenceText writes the sentence
 		default:
 			others = append(others, safetext.Line(tag))
 		}
@@ -131,22 +130,22 @@ func tagTexts(c *policyv1.Classification) string {
 	return strings.Join(sentences, " ")
 }
 
-// isDishonest reports whether the definition instructs the model or has hidden text.
+// isDishonest reports whether the definition instructs the model or contains hidden text.
 func isDishonest(c *policyv1.Classification) bool { return hasTag(tagSpeaks, tagHidden)(c) }
 
-// usual maps each category to the usual risk of tools in this category.
+// usual contains the usual risk of tools in each category.
 var usual = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
 }
 
-// hasRaisedRisk reports whether the risk is unknown or higher than the usual risk of the category.
+// hasRaisedRisk reports whether the risk is unknown or higher than usual for the category.
 func hasRaisedRisk(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() > usual[c.GetCategory()]
 }
 
-// raisedRiskText returns a sentence about the risk. It returns "" unless the risk is unknown or higher than usual for
-// the category.
+// raisedRiskText returns a sentence about the risk if the risk is unknown or higher than usual for the category, and
+// otherwise "".
 func raisedRiskText(c *policyv1.Classification) string {
 	switch {
 	case c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED:

@@ -9,20 +9,19 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxArguments limits how many argument names are stored for a definition, and maxArgumentBytes limits the total length
-// of these names. Both limits are needed because the server chooses the names, and the names stay in memory.
+// maxArguments limits the number of argument names that are stored for a definition. maxArgumentBytes limits their
+// total length. These limits are necessary because the server chooses the names, and the names stay in memory.
 const (
 	maxArguments     = 128
 	maxArgumentBytes = 2 << 10
 )
 
-// openKeywords are the JSON Schema keywords that can allow an object to have members that are not listed in
-// `properties`.
+// openKeywords contains the JSON Schema keywords with which an object can have members that are not in `properties`.
 var openKeywords = []string{"patternProperties", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas", "unevaluatedProperties"}
 
-// argumentNames returns the sorted names of the arguments that the schema in a tool's definition declares. It returns
-// nil if there is no schema, if the schema may allow other names, or if there are too many names. If the schema does
-// not mention `additionalProperties`, argumentNames assumes that other names are not allowed.
+// argumentNames returns the sorted names of the arguments that the schema in a tool definition declares. It returns nil
+// if there is no schema, if the schema may allow other names, or if there are too many names. If the schema does not
+// contain `additionalProperties`, argumentNames assumes that other names are not allowed.
 func argumentNames(definition string) []string {
 	var tool struct {
 		InputSchema map[string]jsontext.Value `json:"inputSchema"`

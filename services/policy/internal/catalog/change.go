@@ -11,9 +11,9 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// These errors say why a change that an operator requested can't be made.
+// These errors are the reasons why an operator's change can't be made.
 var (
-	// ErrUnknownTool means that no gateway has ever reported a list with the tool.
+	// ErrUnknownTool means that no gateway has reported a list that contains the tool.
 	ErrUnknownTool = errors.New("no gateway has reported this tool")
 	// ErrUnknownDefinition means that the tool has no definition with the requested digest.
 	ErrUnknownDefinition = errors.New("the tool was never listed with this definition")
@@ -21,18 +21,18 @@ var (
 	ErrChanged = errors.New("the catalog has changed since you read it: read it again")
 )
 
-// ChangeInfo says who makes a change, why and when.
+// ChangeInfo says who makes a change, when, and why.
 type ChangeInfo struct {
 	Operator, Reason string
 	Time             time.Time
 }
 
-// UnknownTool returns [ErrUnknownTool] with the tool's name added.
+// UnknownTool returns an error that wraps [ErrUnknownTool] and contains the tool's name.
 func UnknownTool(name string) error { return fmt.Errorf("%w: %q", ErrUnknownTool, name) }
 
-// Decide records that an operator has accepted or refused a definition of a tool. It returns the changed server, or the
-// same server if nothing changes. If an operator accepts a definition that was accepted automatically, this is a
-// change, because it confirms the classification.
+// Decide records that an operator has accepted or refused a tool definition. It returns the changed server, or the same
+// server if nothing changes. Accepting a definition that was accepted automatically is a change, because it confirms
+// the classification.
 func (s *Server) Decide(name string, digest Digest, to State, by ChangeInfo) (*Server, error) {
 	t := s.Tools[name]
 	if t == nil {
@@ -42,7 +42,7 @@ func (s *Server) Decide(name string, digest Digest, to State, by ChangeInfo) (*S
 	switch {
 	case d == nil:
 		return nil, ErrUnknownDefinition
-	case d.State == to && (d.DecidedBy != "" || to == Refused): // an operator has made this decision before
+	case d.State == to && (d.DecidedBy != "" || to == Refused): // an operator has already made this decision
 		return s, nil
 	}
 	t = t.clone()
@@ -52,9 +52,9 @@ func (s *Server) Decide(name string, digest Digest, to State, by ChangeInfo) (*S
 }
 
 // AcceptAll accepts the waiting definitions for which [Definition.Flag] returns "". It returns the changed server and
-// how many definitions it has accepted. If there are none, it returns the same server. If the digest differs from
-// [Server.WaitingDigest], AcceptAll returns [ErrChanged], because the operator has not seen all definitions that are
-// now waiting.
+// the number of accepted definitions. If no definition is accepted, it returns the same server. If the digest differs
+// from [Server.WaitingDigest], AcceptAll returns [ErrChanged], because the operator has not seen all waiting
+// definitions.
 func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 	if len(s.Waiting()) == 0 {
 		return s, 0, nil
@@ -62,20 +62,20 @@ func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 	if !bytes.Equal(s.WaitingDigest(), digest) {
 		return nil, 0, ErrChanged
 	}
-	looks := s.NamesBySkeleton()
-	next, accepted := s.acceptWaiting(by, func(name string, d *Definition) bool { return d.Flag(name, looks) == "" })
+	bySkeleton := s.NamesBySkeleton()
+	next, accepted := s.acceptWaiting(by, func(name string, d *Definition) bool { return d.Flag(name, bySkeleton) == "" })
 	return next, accepted, nil
 }
 
-// AcceptFlagged accepts all waiting definitions, including those that [Server.AcceptAll] does not accept. If no
-// definition is waiting, it returns the same server.
+// AcceptFlagged accepts all waiting definitions, including those that [Server.AcceptAll] skips. If no definition is
+// waiting, it returns the same server.
 func (s *Server) AcceptFlagged(by ChangeInfo) *Server {
 	next, _ := s.acceptWaiting(by, func(string, *Definition) bool { return true })
 	return next
 }
 
-// acceptWaiting accepts the waiting definitions for which the given function returns true. It returns the changed
-// server and how many definitions it has accepted. If there are none, it returns the same server.
+// acceptWaiting accepts the waiting definitions for which the function may returns true. It returns the changed server
+// and the number of accepted definitions. If no definition is accepted, it returns the same server.
 func (s *Server) acceptWaiting(by ChangeInfo, may func(name string, d *Definition) bool) (*Server, int) {
 	changed, accepted := make(map[string]*Tool), 0
 	for name, t := range s.Tools {
@@ -97,9 +97,9 @@ func (s *Server) acceptWaiting(by ChangeInfo, may func(name string, d *Definitio
 	return s.withTools(changed), accepted
 }
 
-// SetOverride sets the override of a tool, or removes the override if o is nil. The etag is the one that the tool had
-// when the operator read it. If the tool's current etag differs, SetOverride returns [ErrChanged]. If nothing changes,
-// it returns the same server.
+// SetOverride sets the override of a tool, or removes it if o is nil. The parameter etag is the tool's etag from the
+// time when the operator read it. If the current etag differs, SetOverride returns [ErrChanged]. If nothing changes, it
+// returns the same server.
 func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, error) {
 	if o != nil {
 		own := *o
@@ -123,8 +123,9 @@ func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, er
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// SetQuarantine puts a tool in quarantine if stop is true, and ends the tool's quarantine if stop is false. If the name
-// is empty, it does this for the whole server instead. If nothing changes, SetQuarantine returns the same server.
+// SetQuarantine starts the quarantine of a tool if stop is true, and otherwise ends it. If the name is empty,
+// SetQuarantine starts or ends the quarantine of the whole server. If nothing changes, SetQuarantine returns the same
+// server.
 func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, error) {
 	var what *Quarantine
 	if stop {
@@ -151,8 +152,8 @@ func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, 
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// Etag returns a string that changes whenever the tool changes, which consists of 43 characters of URL-safe base64. It
-// stays the same if only the times when the tool was last listed change.
+// Etag returns a string that changes whenever the tool changes. It does not depend on the times when the tool was last
+// listed. The string consists of 43 characters of URL-safe base64.
 func (t *Tool) Etag() string {
 	hashed := t.clone()
 	for i := range hashed.Definitions {
@@ -165,8 +166,7 @@ func (t *Tool) Etag() string {
 	return shortSum(sha256.Sum256(text))
 }
 
-// WithoutQuarantine returns a copy of the server without the quarantine of the server and without that of the named
-// tool.
+// WithoutQuarantine returns a copy of the server in which neither the server nor the named tool is in quarantine.
 func (s *Server) WithoutQuarantine(name string) *Server {
 	out := *s
 	out.Quarantine = nil

@@ -16,8 +16,8 @@ import (
 
 func shortSum(sum [sha256.Size]byte) string { return base64.RawURLEncoding.EncodeToString(sum[:]) }
 
-// ClassWith returns the classification of the tool for calls that use the definition d. The definition may be nil. If
-// an operator has set an override, parts of the definition's classification are replaced by the override.
+// ClassWith returns the tool's classification for calls that use the definition d, which may be nil. If an operator has
+// set an override, the override replaces parts of the definition's classification.
 func (t *Tool) ClassWith(d *Definition) Class {
 	var c Class
 	if d != nil {
@@ -37,10 +37,10 @@ func (t *Tool) ClassWith(d *Definition) Class {
 	return c
 }
 
-// Facts returns the facts about a tool for calls that use the definition with the given digest. s may be nil if no
-// gateway has reported a list of the server.
+// Facts returns the facts about a tool for calls that use the definition with the given digest. s is nil if no gateway
+// has reported a list from the server.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
-	f := engine.Facts{Status: s.status(name, digest, set.Mode)}
+	f := engine.Facts{Status: s.status(name, digest, set)}
 	if s == nil || s.Tools[name] == nil {
 		return f
 	}
@@ -60,8 +60,8 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	return f
 }
 
-// ServerFacts returns the facts for methods other than tools/call. They only say whether the server is in quarantine. s
-// may be nil if no gateway has reported a list of the server.
+// ServerFacts returns the facts for methods other than tools/call. They contain only whether the server is in
+// quarantine. s is nil if no gateway has reported a list from the server.
 func (s *Server) ServerFacts() engine.Facts {
 	if s != nil && s.Quarantine != nil {
 		return engine.Facts{Status: engine.Quarantined}
@@ -69,8 +69,7 @@ func (s *Server) ServerFacts() engine.Facts {
 	return engine.Facts{Status: engine.Callable}
 }
 
-// nameOf returns the name of a value of a protobuf enumeration, whose values start at 1. It returns "" if there is no
-// name for the value.
+// nameOf returns the name of a protobuf enumeration value, or "" if the value has no name. The values start at 1.
 func nameOf(names []string, value int) string {
 	if value < 1 || value > len(names) {
 		return ""
@@ -85,7 +84,7 @@ func (t *Tool) findDefinition(digest []byte) *Definition {
 	return t.FindDefinition(Digest(digest))
 }
 
-func (s *Server) status(name string, digest []byte, mode Mode) engine.Status {
+func (s *Server) status(name string, digest []byte, set Settings) engine.Status {
 	var t *Tool
 	if s != nil {
 		t = s.Tools[name]
@@ -93,23 +92,31 @@ func (s *Server) status(name string, digest []byte, mode Mode) engine.Status {
 	switch {
 	case s != nil && s.Quarantine != nil, t != nil && t.Quarantine != nil:
 		return engine.Quarantined
-	case mode == Off:
+	case set.Mode == Off:
 		return engine.Callable
+	}
+	d := t.findDefinition(digest)
+	switch {
+	case d == nil && set.ForEachPerson && len(digest) > 0:
+		return engine.NotStored
 	case t == nil:
 		return engine.Unlisted
-	}
-	if d := t.findDefinition(digest); d == nil || d.State != Accepted || t.StoppedByChange() {
+	case d == nil || d.State != Accepted || t.StoppedByChange():
 		return engine.Changed
+	default:
+		return engine.Callable
 	}
-	return engine.Callable
 }
 
-// Sum returns a digest of everything in a server's state that affects decisions. The version of the classifier is
-// included in the digest.
+// Sum returns a digest of the parts of a server's state that affect decisions. The digest also includes the version of
+// the classifier.
 func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	var b []byte
 	part := func(text string) { b = append(binary.AppendUvarint(b, uint64(len(text))), text...) }
 	part(fmt.Sprintf("%s %d %t %d %t", s.Name, set.Mode, set.Trusted, classifier, s.Quarantine != nil))
+	if set.ForEachPerson {
+		part("for each person")
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
 		t := s.Tools[name]
 		if t.Override == nil && t.Quarantine == nil && !t.has(Accepted) {

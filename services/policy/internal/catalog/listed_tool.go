@@ -42,8 +42,8 @@ func ParseListed(name, text string) (ListedTool, error) {
 	return ListedTool{Name: name, Text: text, Digest: sha256.Sum256([]byte(form))}, nil
 }
 
-// Classify classifies a tool by its definition. If the text is not a valid definition, it returns the zero Class. Such
-// a definition is never accepted automatically, so an operator must accept it.
+// Classify classifies a tool by its definition. It returns the zero Class if the text is not a valid definition. Such a
+// definition is never accepted automatically.
 func Classify(text string, trusted bool) Class {
 	tool, err := classify.Read([]byte(text))
 	if err != nil {
@@ -57,12 +57,12 @@ func Classify(text string, trusted bool) Class {
 	return class
 }
 
-// newerMembers lists the members of a tool definition that do not exist in older MCP revisions. A server that supports
-// several revisions omits these members when it uses an older revision.
+// newerMembers contains the members of a tool definition that older MCP revisions do not have. A server that supports
+// several MCP revisions omits these members when it uses an older one.
 var newerMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
-// isOlderForm reports whether a definition says the same as another one, which may have more of the members in
-// [newerMembers]. If so, the definition contains nothing new, so a review is not needed.
+// isOlderForm reports whether a definition is the same as another one, apart from members in [newerMembers] that it
+// lacks. Such a definition contains nothing new, so no operator needs to review it.
 func isOlderForm(definition, than string) bool {
 	var less, whole map[string]jsontext.Value
 	if json.Unmarshal([]byte(definition), &less) != nil || json.Unmarshal([]byte(than), &whole) != nil {
@@ -87,9 +87,9 @@ func sameValue(a, b jsontext.Value) bool {
 	return errA == nil && errB == nil && one == two
 }
 
-// Skeleton returns the same string for all names that a reader may confuse with each other, as UTS #39 describes for
-// confusable characters. Unicode's table of confusables contains many more letters. Skeleton maps only those with which
-// a whole word can look like a word in Latin letters.
+// Skeleton returns the same string for all names that a reader might confuse with each other, like the skeleton in UTS
+// #39, section 4 (Confusable Detection). Unicode's table of confusables contains many more letters. Skeleton maps only
+// the letters with which a whole word can look like a word in Latin letters.
 func Skeleton(name string) string {
 	return pairs.Replace(strings.Map(func(r rune) rune {
 		switch r {
@@ -107,7 +107,7 @@ func Skeleton(name string) string {
 	}, strings.ToLower(name)))
 }
 
-// pairs replaces two letters that together look like one letter.
+// pairs replaces pairs of letters that look like a single letter.
 var pairs = strings.NewReplacer("rn", "m", "vv", "w")
 
 var looksLatin = map[rune]rune{
@@ -116,7 +116,7 @@ var looksLatin = map[rune]rune{
 	'α': 'a', 'β': 'b', 'ε': 'e', 'η': 'n', 'ι': 'l', 'κ': 'k', 'ν': 'v', 'ο': 'o', 'ρ': 'p', 'τ': 't', 'χ': 'x', 'γ': 'y', 'ѡ': 'w', 'ı': 'l', 'ⅼ': 'l',
 }
 
-// NamesBySkeleton groups the names of the server's tools by their [Skeleton], and sorts each group.
+// NamesBySkeleton groups the names of the server's tools by [Skeleton]. Each group is sorted.
 func (s *Server) NamesBySkeleton() map[string][]string {
 	out := make(map[string][]string, len(s.Tools))
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {

@@ -8,51 +8,54 @@ import (
 	"time"
 )
 
-// These constants limit the amount of data that is stored for one server. They are needed because a hostile server may
-// list any number of definitions.
+// These constants limit the data that is stored for one server, because a hostile server can list any number of
+// definitions.
 const (
-	// MaxTools limits how many tools a server can have.
+	// MaxTools limits the number of tools of a server.
 	MaxTools = 20_000
-	// MaxDefinitions limits how many definitions are stored for a tool.
+	// MaxDefinitions limits the number of stored definitions of a tool.
 	MaxDefinitions = 100
-	// MaxWaiting limits how many definitions of a tool may wait for a decision.
+	// MaxWaiting limits the number of a tool's definitions that wait for a decision.
 	MaxWaiting = 10
-	// MaxWaitingBytes limits the total size of a server's definitions that wait for a decision, in bytes. The state of
-	// each definition counts as overhead more bytes.
+	// MaxWaitingBytes limits the total size in bytes of a server's definitions that wait for a decision. Each definition
+	// counts with its own size plus overhead.
 	MaxWaitingBytes = 64 << 20
 	overhead        = 1 << 10
 )
 
 // forgetAfter is how long a tool stays in the catalog after a session last listed it. It applies only to tools that the
-// gateway itself has never listed. If a tool has an override, a quarantine, or an accepted or refused definition, it
-// stays in the catalog.
+// gateway itself has never listed. A tool that has an override, a quarantine, or an accepted or refused definition
+// always stays in the catalog.
 const forgetAfter = 24 * time.Hour
 
-// maxNotStored is the greatest value of Server.NotStored. Further definitions are not counted.
+// maxNotStored is the maximum value of Server.NotStored. Further definitions are not counted.
 const maxNotStored = 1000
 
-// refreshAfter is how old Definition.LastSeen must be before it is updated. Without this minimum age, every report
-// would write to the store.
+// refreshAfter is the minimum age of Definition.LastSeen before it is updated. Without this limit, every report would
+// write to the store.
 const refreshAfter = time.Hour
 
 // A Report is a list of tools that a gateway received from a server.
 type Report struct {
 	// Version is the negotiated MCP revision.
 	Version string
-	// Whole is true if the list is the server's whole list, and false if it is only a page of the list.
+	// Whole is true if the list is complete, and false if it is only a page of the list.
 	Whole bool
-	// To is the principal to whom the server sent the list. It is empty if the gateway itself requested the list.
+	// To is the principal to whom the server sent the list. It is empty if the gateway requested the list for itself.
 	To string
+	// OfPerson is true if the server sent the list to the account of a person. Definitions in the list that are not known
+	// are not stored.
+	OfPerson bool
 	// Tools contains the tools in the list. No two of them have the same name.
 	Tools []ListedTool
-	// LeftOut contains the names of tools in the list that Tools does not contain, because they exceed the limits or
-	// can't be parsed.
+	// LeftOut contains the names of the listed tools that are not in Tools, because they exceed the limits or can't be
+	// parsed.
 	LeftOut []string
 }
 
-// An Outcome says what a report has changed.
+// An Outcome describes the changes that a report causes.
 type Outcome struct {
-	// Server is the new state of the server. If nothing has changed, it is the pointer to the earlier state.
+	// Server is the new state of the server. If nothing has changed, it is the same pointer as before.
 	Server *Server
 	// States contains the state of each definition in Report.Tools, in the same order.
 	States []State
@@ -85,18 +88,18 @@ type reportRun struct {
 	out     Outcome
 	changed map[string]*Tool
 	// first is true if the report contains the server's first whole list, whose definitions are accepted. newVersion is
-	// true if the report contains the first whole list in its protocol version, but an earlier whole list in another
-	// protocol version was accepted.
+	// true if the report contains the first whole list in its protocol version, but a whole list in another protocol
+	// version was accepted earlier.
 	first, newVersion bool
-	// skeletonCounts contains, for each [Skeleton], the number of tool names that have it.
+	// skeletonCounts contains the number of tool names for each [Skeleton].
 	skeletonCounts map[string]int
-	// waiting is the total size, in bytes, of the definitions that wait for a decision. added is the number of tools
-	// that are new in this report.
+	// waiting is the total size in bytes of the definitions that wait for a decision. added is the number of new tools in
+	// this report.
 	waiting, added int
 }
 
 // Report returns the state of the server after a report. The function text returns stored definitions. Report returns
-// an error only if this function does.
+// an error only if text does.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reportRun{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]
@@ -122,7 +125,7 @@ func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest)
 	return w.out, nil
 }
 
-// recordList records the time of a whole list, and the names of the tools that were left out of it.
+// recordList records the time of a whole list, and the names of the tools that it leaves out.
 func (w *reportRun) recordList() {
 	s := w.out.Server
 	last, seen := s.Lists[w.Version]
@@ -136,14 +139,13 @@ func (w *reportRun) recordList() {
 	}
 	next.Lists[w.Version] = w.now
 	next.LeftOut = slices.Clone(w.LeftOut)
-	if w.first || w.mode == Review && s.First == "" && len(w.Tools) > 0 { // after a review, no later list may be accepted as the first one
+	if w.first || w.mode == Review && s.First == "" && len(w.Tools) > 0 { // no later list may count as the first one
 		next.First = w.Version
 	}
 	w.out.Server = &next
 }
 
-// changedTool returns the copy of a tool that this report changes. It creates the copy on the first call for the tool,
-// and returns the same copy afterwards.
+// changedTool returns the copy of a tool that this report modifies. All calls for one tool return the same copy.
 func (w *reportRun) changedTool(s *Server, name string) *Tool {
 	if t := w.changed[name]; t != nil {
 		return t
@@ -153,11 +155,14 @@ func (w *reportRun) changedTool(s *Server, name string) *Tool {
 	return t
 }
 
-// applyTool applies a tool of the report to the state. The index is that of the tool in the report. applyTool returns
-// the state of the tool's definition.
+// applyTool applies a tool in the report to the state, and returns the state of the tool's definition. The parameter
+// index is the tool's index in the report.
 func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) (State, error) {
 	known := s.Tools[l.Name].FindDefinition(l.Digest)
-	if known == nil {
+	switch {
+	case known == nil && w.To != "" && (w.OfPerson || set.ForEachPerson):
+		return Waiting, nil
+	case known == nil:
 		return w.add(s, index, l, set)
 	}
 	listed := (!w.Whole || slices.Contains(known.WholeVersions, w.Version)) && (w.To != "" || known.ListedTo == "")
@@ -182,7 +187,7 @@ func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) 
 
 func (w *reportRun) add(s *Server, index int, l ListedTool, set Settings) (State, error) {
 	if !w.reserve(s, l) {
-		if s.NotStored >= maxNotStored { // the count does not change, so that nothing is written to the store
+		if s.NotStored >= maxNotStored { // the count stays the same, so that nothing is written to the store
 			return Waiting, nil
 		}
 		if w.out.Server == s {
@@ -222,7 +227,7 @@ func (w *reportRun) add(s *Server, index int, l ListedTool, set Settings) (State
 	return d.State, nil
 }
 
-// acceptFirst accepts a definition from the server's first whole list, unless the definition or the tool's name may
+// acceptFirst accepts a definition from the server's first whole list, unless the definition or the tool's name could
 // deceive a reader.
 func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	switch {
@@ -239,8 +244,9 @@ func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 	}
 }
 
-// acceptEquivalent accepts a definition from the first whole list in another protocol version if [isOlderForm] is true
-// for this definition and an accepted one. Otherwise the definition waits for a decision.
+// acceptEquivalent handles a definition in the first whole list in a further protocol version. It accepts the
+// definition if, according to [isOlderForm], the definition is an older form of an accepted one. Otherwise the
+// definition waits for a decision.
 func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
@@ -265,8 +271,7 @@ func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error
 	return nil
 }
 
-// reserve reports whether the limits permit that a definition is added to the state. If they do, it counts the
-// definition towards the limits.
+// reserve reports whether the limits allow another definition in the state. If so, it counts the definition.
 func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	_, known := s.Tools[l.Name]
 	if w.waiting == 0 {
@@ -294,7 +299,7 @@ func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	return true
 }
 
-// trim removes the oldest definitions of a tool until [MaxDefinitions] are left or no more may be removed.
+// trim removes the oldest definitions of a tool until [MaxDefinitions] remain or no more can be removed.
 func (w *reportRun) trim(t *Tool) {
 	for len(t.Definitions) > MaxDefinitions {
 		i := oldestRemovable(t)
@@ -306,9 +311,9 @@ func (w *reportRun) trim(t *Tool) {
 	}
 }
 
-// oldestRemovable returns the index of the definition that is to be removed first, or -1 if no definition may be
-// removed. Definitions that wait for a decision or that are in the newest whole lists are never removed. An accepted
-// definition is removed only if the tool has more than [MaxDefinitions] / 2 accepted definitions.
+// oldestRemovable returns the index of the definition to remove first, or -1 if no definition can be removed.
+// Definitions are never removed while they wait for a decision or are in a newest whole list. An accepted definition is
+// removed only if the tool has more than [MaxDefinitions] / 2 accepted definitions.
 func oldestRemovable(t *Tool) int {
 	accepted := 0
 	for i := range t.Definitions {
@@ -370,8 +375,8 @@ func (w *reportRun) replaceList(s *Server) {
 	w.out.Server = &next
 }
 
-// idle reports whether a tool may be removed. This is the case if no recent list contains it, all its definitions wait
-// for a decision, and it has neither an override nor a quarantine.
+// idle reports whether a tool can be removed. A tool can be removed if no recent list contains it, all its definitions
+// wait for a decision, and it has neither an override nor a quarantine.
 func (t *Tool) idle(now time.Time) bool {
 	if t.Override != nil || t.Quarantine != nil {
 		return false
@@ -393,8 +398,8 @@ func (s *Server) waitingBytes() int {
 	return n
 }
 
-// countSkeletons returns, for each [Skeleton], how many names have it. It counts the names of the server's tools and of
-// the listed tools.
+// countSkeletons returns the number of names with each [Skeleton]. It counts the names of the server's tools and of the
+// listed tools.
 func countSkeletons(s *Server, tools []ListedTool) map[string]int {
 	names := make(map[string]bool, len(s.Tools)+len(tools))
 	for name := range s.Tools {
@@ -410,8 +415,8 @@ func countSkeletons(s *Server, tools []ListedTool) map[string]int {
 	return out
 }
 
-// QuarantineDuplicate returns the server in quarantine. It is used when a list contains the named tool twice, because
-// it is then unclear which definition a call would use.
+// QuarantineDuplicate returns the server in quarantine. It is used if a list contains the named tool twice, because
+// then it is not clear which definition a call would use.
 func (s *Server) QuarantineDuplicate(name string, now time.Time) *Server {
 	if s.Quarantine != nil {
 		return s

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/inputschema"
 )
 
-// SchemaOf returns the arguments that the schema in a tool's definition declares. It returns the zero Schema if there
-// is no schema, or if the schema has a keyword that could declare more arguments and that SchemaOf does not support.
+// SchemaOf returns the arguments that the schema in a tool definition declares. It returns the zero Schema if there is
+// no schema, or if an unsupported keyword in the schema could declare more arguments.
 func SchemaOf(definition string) engine.Schema {
 	var tool struct {
 		InputSchema map[string]jsontext.Value `json:"inputSchema"`
@@ -38,8 +38,8 @@ func SchemaOf(definition string) engine.Schema {
 	return out
 }
 
-// UnusableSchema says why the input schema in a tool's definition can't be used to check arguments. It returns "" if
-// the schema can be used.
+// UnusableSchema returns the reason why the input schema in a tool definition can't be used to check arguments, or ""
+// if the schema can be used.
 func UnusableSchema(definition string) string {
 	_, err := inputschema.Compile(definition)
 	if unusable, ok := errors.AsType[*inputschema.UnusableError](err); ok {
@@ -48,8 +48,7 @@ func UnusableSchema(definition string) string {
 	return ""
 }
 
-// typesOf returns the types in the keyword `type` of a property's schema. It returns nil if the keyword is absent or
-// invalid.
+// typesOf returns the types in the keyword `type` of a property's schema, or nil if the keyword is absent or invalid.
 func typesOf(schema jsontext.Value) []string {
 	var of struct {
 		Type jsontext.Value `json:"type"`
@@ -86,7 +85,7 @@ func (t *Tool) Pinned() *Definition {
 	return t.Newest()
 }
 
-// ToolList returns the tools in the newest whole lists, sorted by name. It returns nil if no whole list was ever
+// ToolList returns the tools in the newest whole lists, sorted by name. It returns nil if no whole list has been
 // reported.
 func (s *Server) ToolList() []engine.ListedTool {
 	if s == nil || len(s.Lists) == 0 {

@@ -28,23 +28,23 @@ func (d *Digest) UnmarshalText(text []byte) error {
 }
 
 // A Server is the state of a server. It is immutable. A function that changes it returns a new Server, which shares the
-// unchanged parts with the old one. The zero Server has no lists.
+// unchanged parts with the original. The zero Server has no lists.
 type Server struct {
 	Name string `json:"name"`
-	// Tools contains the tools by name. It also contains tools that are no longer in the newest lists.
+	// Tools contains the tools by name, including tools that are not in the newest lists.
 	Tools map[string]*Tool `json:"tools,omitempty"`
-	// Lists contains, for each protocol version, the time when a whole list in that version was last reported.
+	// Lists contains the time of the newest whole list for each protocol version.
 	Lists map[string]time.Time `json:"lists,omitempty"`
 	// First is the protocol version of the first whole list whose definitions were accepted, or of the first whole list
-	// that was reported in mode [Review]. It is empty if there was no such list.
+	// that was reported in mode [Review]. It is empty if there is no such list.
 	First string `json:"first,omitempty"`
 	// Trusted is true if the server was trusted when its tools were classified.
 	Trusted bool `json:"trusted,omitzero"`
 	// LeftOut contains the names of tools in the newest whole list that exceed the limits or can't be parsed.
 	LeftOut []string `json:"leftOut,omitempty"`
-	// Quarantine stops all calls to the server. It is nil if the whole server is not in quarantine.
+	// Quarantine stops all calls to the server. It is nil if the server is not in quarantine.
 	Quarantine *Quarantine `json:"stop,omitempty"`
-	// NotStored counts the definitions that were reported but exceeded the limits, so that they were not stored.
+	// NotStored counts the reported definitions that were not stored because they exceeded the limits.
 	NotStored int `json:"unkept,omitempty"`
 }
 
@@ -52,9 +52,9 @@ type Server struct {
 type Tool struct {
 	// Definitions contains the reported definitions in the order in which they were first reported.
 	Definitions []Definition `json:"definitions"`
-	// Override is the classification by an operator, or nil if there is no override.
+	// Override is an operator's classification of the tool, or nil.
 	Override *Override `json:"override,omitempty"`
-	// Quarantine stops calls with every definition of the tool. It is nil if the tool is not in quarantine.
+	// Quarantine stops calls with all definitions of the tool. It is nil if the tool is not in quarantine.
 	Quarantine *Quarantine `json:"stop,omitempty"`
 }
 
@@ -62,34 +62,34 @@ type Tool struct {
 type Definition struct {
 	Digest Digest `json:"digest"`
 	State  State  `json:"state,omitzero"`
-	// Class is the classification of the definition alone. It ignores the override.
+	// Class is the classification of the definition, without the override.
 	Class Class `json:"class"`
-	// Bytes is the length of the definition's JSON, in bytes.
+	// Bytes is the length of the definition's JSON text.
 	Bytes int `json:"bytes"`
 	// FirstSeen is the time when the definition was first listed. LastSeen is the time when it was last listed,
 	// accurate to an hour.
 	FirstSeen time.Time `json:"seen"`
 	LastSeen  time.Time `json:"again"`
-	// ListedTo is the principal to whom the definition was first listed. It becomes empty when the gateway itself lists
-	// the definition.
+	// ListedTo is the principal to whom the definition was first listed. It becomes empty when the gateway lists the
+	// definition for itself.
 	ListedTo string `json:"by,omitempty"`
 	// Versions contains the protocol versions of all lists that contained the definition. WholeVersions contains the
 	// protocol versions whose newest whole list contains the definition. Both are sorted.
 	Versions      []string `json:"versions,omitempty"`
 	WholeVersions []string `json:"whole,omitempty"`
-	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator did.
+	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator has decided.
 	DecidedBy string `json:"settler,omitempty"`
 	// DecidedAt is the time when the definition was accepted or refused. It is zero while State is [Waiting].
 	DecidedAt time.Time `json:"settled,omitzero"`
-	// Reason says why the definition was accepted or refused, or why the definition waits for a decision.
+	// Reason is why the definition was accepted or refused, or why it waits for a decision.
 	Reason string `json:"reason,omitempty"`
 }
 
-// State says whether a definition was accepted or refused. The zero value is [Waiting], which means that the definition
-// waits for a decision.
+// State says whether a definition was accepted or refused. The zero value is [Waiting]: the definition waits for a
+// decision.
 type State uint8
 
-// The states.
+// These are the states.
 const (
 	Waiting State = iota
 	Accepted
@@ -102,28 +102,28 @@ type Class struct {
 	Risk       policyv1.Risk  `json:"risk"`
 	Confidence float64        `json:"confidence"`
 	Tags       []string       `json:"tags,omitempty"`
-	// Hints contains the annotations in the definition that are booleans, by name.
+	// Hints contains the boolean annotations in the definition, by name.
 	Hints map[string]bool `json:"hints,omitempty"`
 	// Arguments contains the sorted names of the arguments that the definition allows. It is empty if other arguments
-	// may be allowed, too.
+	// might be allowed.
 	Arguments []string `json:"arguments,omitempty"`
 }
 
-// An Override is the classification of a tool by an operator. It replaces parts of the catalog's classification.
+// An Override is an operator's classification of a tool. It replaces parts of the catalog's classification.
 type Override struct {
-	// Category and Risk replace the values of the catalog unless they are unspecified.
+	// Category and Risk replace the catalog's values unless they are unspecified.
 	Category mcpv1.Category `json:"category,omitzero"`
 	Risk     policyv1.Risk  `json:"risk,omitzero"`
-	// Tags contains tags that are added to those of the catalog.
+	// Tags contains tags that are added to the catalog's tags.
 	Tags   []string  `json:"tags,omitempty"`
 	Reason string    `json:"reason"`
 	Author string    `json:"author"`
 	Time   time.Time `json:"time"`
-	// Digest is the digest of the definition that was the newest when the operator set the override.
+	// Digest is the digest of the newest definition at the time when the operator set the override.
 	Digest Digest `json:"digest"`
 }
 
-// equal reports whether two overrides are equal. It ignores their times and digests.
+// equal reports whether two overrides are equal, apart from their times and digests.
 func (o *Override) equal(p *Override) bool {
 	if o == nil || p == nil {
 		return o == p
@@ -134,7 +134,7 @@ func (o *Override) equal(p *Override) bool {
 // A Quarantine stops all calls to a tool or a server.
 type Quarantine struct {
 	Reason string `json:"reason"`
-	// By is the operator who set the quarantine. It is empty if the catalog set the quarantine.
+	// By is the operator who started the quarantine. It is empty if the catalog started the quarantine.
 	By   string    `json:"by,omitempty"`
 	Time time.Time `json:"time"`
 }
@@ -161,7 +161,7 @@ func (s *Server) withTools(tools map[string]*Tool) *Server {
 	return &out
 }
 
-// clone returns a copy of a tool. The caller may change the definitions in the copy.
+// clone returns a copy of a tool whose definitions can be modified.
 func (t *Tool) clone() *Tool {
 	if t == nil {
 		return new(Tool)
@@ -184,8 +184,8 @@ func (t *Tool) FindDefinition(digest Digest) *Definition {
 	return nil
 }
 
-// Newest returns the definition that was listed last. If some definitions are in the newest whole lists, it returns one
-// of these. It returns nil if no definition was reported.
+// Newest returns the definition that was listed last. It prefers definitions that are in a newest whole list. It
+// returns nil if the tool has no definitions.
 func (t *Tool) Newest() *Definition {
 	if t == nil {
 		return nil
@@ -200,17 +200,16 @@ func (t *Tool) Newest() *Definition {
 	return best
 }
 
-// StoppedByChange reports whether no session can call the tool because its definition has changed. This is the case if
-// the tool has an accepted definition, and the gateway itself has listed a different definition that still waits for a
-// decision.
+// StoppedByChange reports whether a changed definition stops all calls to the tool. This is so if the tool has an
+// accepted definition, and the gateway itself has listed a different definition that waits for a decision.
 //
-// If only certain sessions have listed the waiting definition, only the calls of these sessions are refused, because
-// only these calls contain the digest of this definition. Otherwise a server could stop a tool for all tenants by
-// listing a different definition to a single caller.
+// If only certain sessions have listed the waiting definition, only these sessions' calls are refused, because only
+// these calls contain its digest. Otherwise a server could stop a tool for all tenants by listing a different
+// definition to a single caller.
 func (t *Tool) StoppedByChange() bool { return t.has(Accepted) && t.hasWaitingForAll() }
 
-// hasWaitingForAll reports whether a definition waits for a decision that the gateway itself has listed or that is in a
-// newest whole list.
+// hasWaitingForAll reports whether a waiting definition affects all sessions, because the gateway itself has listed it
+// or because it is in a newest whole list.
 func (t *Tool) hasWaitingForAll() bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0) })
 }

@@ -2,27 +2,30 @@ package catalog
 
 import "fmt"
 
-// Mode says which definitions of a server's tools are accepted automatically. The zero value is [Review].
+// Mode specifies which definitions of a server's tools are accepted automatically. The zero value is [Review].
 type Mode uint8
 
-// The modes.
+// These are the modes.
 const (
 	// Review accepts no definition automatically.
 	Review Mode = iota
 	// FirstUse accepts the definitions in the first whole list of a server.
 	FirstUse
-	// Off does not pin definitions, so that a tool may be called with any definition.
+	// Off does not pin definitions. A tool may be called with any definition.
 	Off
 )
 
 // Settings contains the configured settings of a server.
 type Settings struct {
 	Mode Mode
-	// Trusted is true if the annotations of the server's tools are believed.
+	// Trusted is true if the annotations of the server's tools are trusted.
 	Trusted bool
+	// ForEachPerson is true if each person uses her own account of the server. Definitions that the server sends to the
+	// account of a person are then not stored, because they can contain data of this person.
+	ForEachPerson bool
 }
 
-// ParseMode returns the mode that has the given name in the configuration.
+// ParseMode returns the mode with the given name in the configuration.
 func ParseMode(name string) (Mode, error) {
 	switch name {
 	case "first_use":

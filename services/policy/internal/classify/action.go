@@ -8,8 +8,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// byActions adds evidence from a parameter that selects what the tool does, such as "action". Only the strictest of the
-// parameter's values counts.
+// byActions adds evidence from a parameter that selects the tool's action, such as "action". Only the strictest value
+// of the parameter counts.
 func (c *finding) byActions() {
 	for _, p := range c.choices() {
 		if !actionParameters[plain(strings.ToLower(p.Name))] || len(p.Values) < 2 || c.describesRequest(p) {
@@ -28,7 +28,7 @@ func (c *finding) byActions() {
 			if !ok {
 				continue
 			}
-			if value == "remove" && slices.Contains(p.Values, "add") && containsNear(c.name, len(c.name), grantWords) { // in this case, "remove" only reverts "add"
+			if value == "remove" && slices.Contains(p.Values, "add") && containsNear(c.name, len(c.name), grantWords) { // here "remove" undoes "add"
 				s.category = write
 			}
 			known++
@@ -57,8 +57,8 @@ func (c *finding) byActions() {
 var actionParameters = set(`action operation op command method actiontype action_type mode
 	accion acao azione aktion operacion operacao operazione действие операция 操作 动作 動作 アクション 작업 동작`)
 
-// choices returns all parameters. If several alternatives of a schema have a parameter with the same name, the values
-// of this parameter select the alternative. Therefore choices joins these parameters into one.
+// choices returns all parameters. If several alternatives in a schema have a parameter with the same name, the value of
+// the parameter selects the alternative. choices joins such parameters into one.
 func (c *finding) choices() []Parameter {
 	var out []Parameter
 	joined := make(map[string]int)
@@ -83,14 +83,14 @@ func (c *finding) choices() []Parameter {
 // alternative matches the path of a parameter in an alternative of a schema.
 var alternative = compiled(`^(.*/(?:anyOf|oneOf))/[0-9]+/properties/[^/]+$`)
 
-// describesRequest reports whether a parameter whose values are HTTP methods is a property of something that the tool
-// stores, such as a firewall rule. If so, the parameter is not the method of a request that the tool sends.
+// describesRequest is called for a parameter whose values are HTTP methods. It reports whether the parameter is a
+// property of a stored thing, such as a firewall rule, and not the method of a request that the tool sends.
 func (c *finding) describesRequest(p Parameter) bool {
 	isMethod := func(value string) bool { return httpMethods[strings.ToUpper(value)] }
 	return c.leadCategory() == write && (keepVerbs[verbText(c.inName)] || keepVerbs[verbText(c.inText)]) && !slices.ContainsFunc(p.Values, func(v string) bool { return !isMethod(v) })
 }
 
-// actionOf returns the verb in a value of a parameter, for example in "delete" or "file_delete".
+// actionOf returns the verb in a parameter value such as "delete" or "file_delete".
 func actionOf(value string) (foundVerb, bool) {
 	words := nameWords(value)
 	best, ok := foundVerb{}, false
@@ -111,7 +111,7 @@ func actionOf(value string) (foundVerb, bool) {
 	return best, ok
 }
 
-// pointer returns a slash followed by a key as a reference token of a JSON Pointer (RFC 6901, section 3).
+// pointer returns a slash and the key, escaped as a reference token of a JSON Pointer (RFC 6901, section 3).
 func pointer(key string) string {
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }

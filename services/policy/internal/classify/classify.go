@@ -8,12 +8,12 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Unsure is the confidence below which a classification is uncertain. The category of an uncertain classification is
-// the strictest one for which there is any evidence, and `default: by_risk` requires approval for calls to the tool.
+// Unsure is the minimum confidence of a certain classification. The category of an uncertain classification is the
+// strictest category for which there is evidence. `default: by_risk` requires approval for calls to the tool.
 const Unsure = 0.5
 
-// Classify classifies a tool. The annotations of a server can make the classification stricter. If the server is
-// trusted, they can also make it less strict.
+// Classify classifies a tool. The server's annotations can make the classification stricter. If the server is trusted,
+// they can also make it less strict.
 func Classify(t Tool, trusted bool) *policyv1.Classification {
 	c := &finding{tool: t, trusted: trusted, name: ownWords(t.Name), text: textWords(t.Description)}
 	c.byVerbs()
@@ -46,8 +46,8 @@ type finding struct {
 	name    []word
 	text    []word
 
-	// inName is the leading verb of the tool's name, and inText is the leading verb of the description. Each is nil if
-	// no leading verb was found.
+	// inName is the leading verb of the tool's name, and inText is the leading verb of the description. They are nil if
+	// there is no leading verb.
 	inName, inText *foundVerb
 	evidence       []*policyv1.Evidence
 	dependsOn      string
@@ -63,8 +63,8 @@ type foundVerb struct {
 
 func (c *finding) add(e *policyv1.Evidence) { c.evidence = append(c.evidence, e) }
 
-// support returns how strong the evidence for each category is, from 0 to 1. It combines the weights of the evidence as
-// if they were independent probabilities.
+// support returns the strength of the evidence for each category, from 0 to 1. It combines the weights of the evidence
+// as if they were independent probabilities.
 func (c *finding) support() map[mcpv1.Category]float64 {
 	out := make(map[mcpv1.Category]float64)
 	for _, e := range c.evidence {
@@ -76,9 +76,8 @@ func (c *finding) support() map[mcpv1.Category]float64 {
 }
 
 // weigh returns the category and the confidence. The category is the strictest one for which the evidence is more than
-// half as strong as for the category with the strongest evidence. If the confidence is below [Unsure], weigh returns
-// the strictest category with any evidence instead. If there is no evidence at all, weigh returns Execute, because the
-// tool may do whatever its arguments say.
+// half as strong as the strongest evidence. If the confidence is below [Unsure], weigh instead returns the strictest
+// category with any evidence. Without any evidence, weigh returns Execute, because the tool may do anything.
 func (c *finding) weigh() (mcpv1.Category, float64) {
 	support := c.support()
 	if len(support) == 0 {

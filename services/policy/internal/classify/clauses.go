@@ -14,7 +14,7 @@ const (
 	weightAside  = 0.45
 )
 
-// byLaterClauses adds evidence from the clauses after the first one, which may say that the tool does more than its
+// byLaterClauses adds evidence from the clauses after the first one. They can say that the tool does more than its
 // leading verb says, as in "Select an address. Sets the address of the cart."
 func (c *finding) byLaterClauses() {
 	lead := c.leadCategory()
@@ -32,8 +32,9 @@ func (c *finding) byLaterClauses() {
 	}
 }
 
-// laterVerb returns evidence from a later clause that begins with a verb in the third person, because such a clause
-// says what the tool does. It returns nil if no such verb has a stricter category than the leading verb.
+// laterVerb finds a later clause that begins with a verb in the third person, because such a clause describes an action
+// of the tool. It returns the verb as evidence if its category is stricter than that of the leading verb. Otherwise it
+// returns nil.
 func (c *finding) laterVerb(lead mcpv1.Category) *policyv1.Evidence {
 	if lead == unknown {
 		return nil
@@ -57,7 +58,7 @@ func (c *finding) laterVerb(lead mcpv1.Category) *policyv1.Evidence {
 	return nil
 }
 
-// leadIsWeak reports whether neither the name nor the description has a leading verb that is not weak.
+// leadIsWeak reports whether all leading verbs of the name and the description are weak or absent.
 func (c *finding) leadIsWeak() bool {
 	return !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && !s.weak })
 }
@@ -75,8 +76,8 @@ var asides = []struct {
 }
 
 // matcher returns a function that searches a text for a regular expression. The function returns the offsets of the
-// group that matched, or nil if the text does not match. The triggers are separated by |. A text can match only if it
-// contains one of them, so other texts are not searched.
+// matched group, or nil. The triggers are separated by |. Every matching text contains at least one trigger, so texts
+// without triggers are not searched.
 func matcher(triggers, expression string) func(string) []int {
 	form := compiled("(?i)" + expression)
 	any := strings.Split(triggers, "|")
@@ -94,7 +95,7 @@ func matcher(triggers, expression string) func(string) []int {
 	}
 }
 
-// aside returns evidence for the first expression in [asides] that matches the description, or nil if none matches.
+// aside returns evidence for the first expression in [asides] that matches the description, or nil.
 func (c *finding) aside() *policyv1.Evidence {
 	text := c.tool.Description[:min(len(c.tool.Description), maxAside)]
 	for _, one := range asides {
@@ -110,17 +111,17 @@ func (c *finding) aside() *policyv1.Evidence {
 	return nil
 }
 
-// maxAside is how many bytes of a description are searched for clauses.
+// maxAside is the number of bytes of a description that are searched for clauses.
 const maxAside = 4 << 10
 
-// sequels are words in other languages that mean "then" or "afterwards".
+// sequels contains words in other languages that mean "then" or "afterwards".
 var sequels = []string{
 	"luego ", "despues ", "después ", "a continuación ", "depois ", "em seguida ", "ensuite ", "puis ", "danach ", "anschließend ", "dann ", "poi ", "затем ", "потом ",
 	"然后", "随后", "接着", "然後", "その後", "続いて", "그 후", "그런 다음",
 }
 
-// foreignAside returns evidence from a clause in another language that begins with a word in [sequels] and says that
-// the tool removes something or moves money. It returns nil if there is no such clause.
+// foreignAside returns evidence from a clause in another language, or nil. The clause must begin with a word in
+// [sequels], and say that the tool removes something or moves money.
 func (c *finding) foreignAside() *policyv1.Evidence {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	for _, sequel := range sequels {
@@ -143,7 +144,7 @@ func (c *finding) foreignAside() *policyv1.Evidence {
 	return nil
 }
 
-// strictest returns the verb with the strictest category in a clause. It knows only verbs of other languages.
+// strictest returns the verb with the strictest category in a clause. It considers only verbs in other languages.
 func strictest(clause string) (best foundVerb, ok bool) {
 	found := inIdeograms(clause)
 	for _, w := range textWords(clause) {

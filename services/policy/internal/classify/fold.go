@@ -10,18 +10,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// folded is a text in the form in which steering forms search it. (A steering form is a pattern for texts that instruct
-// the model.) The text is in NFKC and lower case and has no hidden characters. Words are separated by one space,
+// folded is a text that was normalized for the search for steering forms, which are patterns for texts that instruct
+// the model. The text is in NFKC and in lower case, without hidden characters. Words are separated by one space.
 // [emphasis] characters are replaced by spaces, and "n't" is replaced by " not".
 type folded struct {
 	text string
-	// The field at contains the offset in the original text for each byte of the folded text. It is nil if the caller
-	// of fold did not ask for offsets.
+	// at contains the offset in the original text for each byte of the folded text. It is nil if the caller of fold did
+	// not request offsets.
 	at []int
 }
 
-// emphasis contains the marks for emphasis, the quotation marks, the brackets and the dashes, which are replaced by
-// spaces.
+// emphasis contains characters for emphasis, quotation marks, brackets and dashes.
 const emphasis = "*_`\"'“”«»‘’„#>|-–—~()[]{}（）「」『』【】"
 
 func fold(text string, offsets bool) folded {
@@ -47,7 +46,7 @@ func fold(text string, offsets bool) folded {
 			if offsets {
 				out.at = out.at[:len(out.at)-1]
 			}
-			put(" no", at) // the t that follows completes "not"
+			put(" no", at) // the "t" that follows completes "not"
 		case r < utf8.RuneSelf && r > ' ' && !strings.ContainsRune(emphasis, r):
 			put(string(unicode.ToLower(r)), at)
 		case strings.ContainsRune(emphasis, r):

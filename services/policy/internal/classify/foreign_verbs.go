@@ -12,7 +12,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// endings contains the verb endings that each mark in [translations] stands for. It contains no endings of participles
+// endings contains the verb endings for each mark in [translations]. It does not contain endings of participles
 // ("eliminado", "gelöscht"), because participles describe things.
 var endings = map[byte][]string{
 	'a': {"a", "ar", "are", "e", "en", "an", "ando", "acion", "acao", "azione", "ion", "i", "ir", "er", "ere", "ire"},
@@ -20,7 +20,7 @@ var endings = map[byte][]string{
 	'd': {"t", "et", "en", "e", "n", "ung", "st"},
 }
 
-// A foreignVerb is a verb of another language.
+// A foreignVerb is a verb in another language.
 type foreignVerb struct{ form, english string }
 
 type foreignVerbs struct {
@@ -28,16 +28,16 @@ type foreignVerbs struct {
 	latin map[string]string
 	// split contains the verbs that consist of two parts, by their first part.
 	split map[string][]foreignVerb
-	// stems contains the beginnings of words in Cyrillic letters. ideograms contains verbs of languages that are
-	// written without spaces. Both are sorted by descending length.
+	// stems contains the beginnings of words in Cyrillic letters. ideograms contains verbs in languages that are written
+	// without spaces. Both are sorted by descending length.
 	stems, ideograms []foreignVerb
 }
 
-// foreignForms returns the verbs in all translations. They are computed by the first call, because only some processes
+// foreignForms returns the verbs in all translations. They are computed on the first call, because only some processes
 // classify tools.
 var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreignVerb)}
-	mildest := func(a, b string) int { // if two verbs have a form in common, the stricter verb is added last and replaces the other
+	mildest := func(a, b string) int { // if two verbs share a form, the stricter verb is added last and replaces the other
 		return cmp.Or(cmp.Compare(verbs[a].category, verbs[b].category), cmp.Compare(a, b))
 	}
 	for _, english := range slices.SortedFunc(maps.Keys(translations), mildest) {
@@ -56,7 +56,7 @@ var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	return all
 })
 
-// add adds all forms that a word in [translations] stands for.
+// add adds all verb forms for a word in [translations].
 func (f *foreignVerbs) add(english, word string) {
 	first, rest, split := strings.Cut(word, "/")
 	switch s := scriptOf([]rune(word)[0]); {
@@ -95,10 +95,10 @@ func plain(word string) string {
 	return word
 }
 
-// participles are the endings of Russian participles, which describe things instead of actions.
+// participles contains the endings of Russian participles, which describe things and not actions.
 var participles = []string{"енный", "енных", "енные", "ённый", "ённых", "ённые", "анный", "анных", "анные", "енное", "енной", "ённой"}
 
-// translateWord returns the English verb for a word of another language. It returns false if the word is not a known
+// translateWord returns the English verb for a word in another language. It returns false if the word is not a known
 // verb.
 func translateWord(word string) (string, bool) {
 	r := []rune(word)
@@ -125,11 +125,11 @@ func translateWord(word string) (string, bool) {
 	return "", false
 }
 
-// englishWords are words that are common in English texts and rare in other languages.
+// englishWords contains words that are common in English texts and rare in other languages.
 var englishWords = set("the of and to with for from this is are or your by if it")
 
-// isEnglish reports whether the beginning of the description is in English. In this case, the description is not
-// searched for verbs of other languages.
+// isEnglish reports whether the beginning of the description is in English. If it is, the description is not searched
+// for verbs in other languages.
 func (c *finding) isEnglish() bool {
 	for i, w := range c.text[:min(len(c.text), maxEnglish)] {
 		if englishWords[w.text] && !inIdentifier(c.text, i) {
@@ -144,12 +144,12 @@ func inIdentifier(words []word, i int) bool {
 	return i > 0 && words[i].after == "_" || i+1 < len(words) && words[i+1].after == "_"
 }
 
-// maxEnglish limits how many words of a description are checked for English words.
+// maxEnglish limits the number of words in a description that are checked for English words.
 const maxEnglish = 40
 
-// isUnknownLanguage reports whether no verbs of the description's language are known. This is assumed if the
-// description is mostly in a script for which no verbs are known, or is a text of at least four words in Latin letters
-// without any frequent English word.
+// isUnknownLanguage reports whether no verbs are known for the description's language. It assumes this if the
+// description is mostly in a script without known verbs. It also assumes this for a text of at least four words in
+// Latin letters without any frequent English word.
 func (c *finding) isUnknownLanguage() bool {
 	var letters [scripts]int
 	count(&letters, c.tool.Description)
@@ -158,13 +158,13 @@ func (c *finding) isUnknownLanguage() bool {
 	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && mostlyLatin && !containsNear(c.text, len(c.text), frequentEnglishWords)
 }
 
-// frequentEnglishWords contains words so frequent that an English text of four words or more is assumed to contain one
-// of them.
+// frequentEnglishWords contains words that are very frequent in English. An English text of four or more words is
+// assumed to contain one of them.
 var frequentEnglishWords = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
 	using into via per only new more id`)
 
-// translatedName returns the verb of another language in the tool's name, or nil if the name has no such verb. The
-// first word of the name is preferred. If it is not a verb, translatedName returns the last verb.
+// translatedName returns the verb in the tool's name if the name is in another language, or nil if it contains no such
+// verb. If the first word of the name is not a verb, translatedName returns the last verb.
 func (c *finding) translatedName() []weightedVerb {
 	var found []weightedVerb
 	speaksEnglish := c.isEnglish()
@@ -193,8 +193,8 @@ func (c *finding) translatedName() []weightedVerb {
 	return found[max(0, len(found)-1):]
 }
 
-// translatedText returns the verbs of another language at the start of the description. The leading verb is the first
-// element.
+// translatedText returns the verbs at the beginning of a description in another language. The first element is the
+// leading verb.
 func (c *finding) translatedText() []weightedVerb {
 	if found := c.inSentence(); len(found) > 0 {
 		return found
@@ -229,35 +229,35 @@ func (c *finding) translatedText() []weightedVerb {
 	return out
 }
 
-// followsConjunction reports whether the word before the word at index i is a conjunction. The "e" in "un(e) facture"
-// does not count as a conjunction.
+// followsConjunction reports whether the word before the word at index i is a conjunction. It does not treat the "e" in
+// "un(e) facture" as a conjunction.
 func followsConjunction(sentence []word, i int) bool {
 	return conjunctions[sentence[i-1].text] && strings.TrimSpace(sentence[i-1].after+sentence[i].after) == ""
 }
 
-// isObject reports whether a word that looks like a verb is probably a noun. It is probably the object of an unknown
-// verb, as "cuenta" in "Congela una cuenta", if it follows an article or a conjunction.
+// isObject reports whether a word that looks like a verb is probably a noun. After an article or a conjunction, it is
+// probably the object of an unknown verb, as "cuenta" in "Congela una cuenta".
 func isObject(sentence []word, i int) bool {
 	before := plain(sentence[i-1].text)
 	return foreignArticles[before] || conjunctions[before] || verbsAndNouns[plain(sentence[i].text)]
 }
 
-// foreignArticles contains articles and possessive determiners of other languages.
+// foreignArticles contains articles and possessive determiners in other languages.
 var foreignArticles = set(`un una uno unos unas el la los las le les une des du de um uma os as il lo gli ein eine einen einem einer eines der die das den dem
 	su sus tu mi seu sua son sa ses votre ihr ihre sein seine`)
 
-// verbsAndNouns contains words, such as those for "account" and "list", that are verbs of the category Read at the
-// beginning of a description, and nouns elsewhere.
+// verbsAndNouns contains words such as those for "account" and "list". At the beginning of a description, they are
+// verbs of the category Read. Elsewhere, they are nouns.
 var verbsAndNouns = set("cuenta conta compte lista liste consulta busca ricerca recherche suche")
 
-// maxLead is how many words at the beginning of a description in another language are searched for the leading verb.
-// Other words may precede the verb, as in "Esta herramienta permite".
+// maxLead is the number of words at the beginning of a description in another language that are searched for the
+// leading verb. The verb need not be the first word, as in "Esta herramienta permite".
 const maxLead = 6
 
 var conjunctions = set("y e o u et ou und oder ed и или")
 
 // meaning returns the English verb for the word at index i of a sentence. It also finds German and French verbs whose
-// second part follows later in the sentence.
+// second part is later in the sentence.
 func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	rest := sentence[i+1:]
 	for _, verb := range foreignForms().split[plain(sentence[i].text)] {
@@ -276,8 +276,8 @@ var moneyNouns = set(`reembolso reembolsos rimborso rimborsi remboursement rembo
 	zahlung zahlungen ruckzahlung ruckerstattung rueckerstattung erstattung uberweisung ueberweisung transferencia transferencias transferencia
 	bonifico virement virements`)
 
-// inSentence returns the verbs in the first sentence of a description in Chinese, Japanese or Korean. The leading verb
-// is the first verb in Chinese, and the last verb in Japanese and Korean. It is the first element of the result.
+// inSentence returns the verbs in the first sentence of a description in Chinese, Japanese or Korean. The first element
+// is the leading verb, which is the first verb in Chinese and the last verb in Japanese and Korean.
 func (c *finding) inSentence() []weightedVerb {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
@@ -315,10 +315,10 @@ func (c *finding) inSentence() []weightedVerb {
 	return out
 }
 
-// maxObject is the maximum distance between a verb and its object, in bytes. Two ideograms have this length.
+// maxObject is the maximum distance in bytes between a verb and its object. This is the length of two ideograms.
 const maxObject = 6
 
-// maxSentence limits how many bytes of a description are searched for verbs of languages that are written without
+// maxSentence limits how many bytes of a description are searched for verbs in languages that are written without
 // spaces.
 const maxSentence = 1200
 

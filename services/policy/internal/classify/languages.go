@@ -1,12 +1,12 @@
 package classify
 
-// translations maps each English verb to verbs with the same meaning in other languages, which are separated by spaces.
+// translations maps each English verb to verbs in other languages with the same meaning, separated by spaces.
 //
-// Words in Latin letters have no diacritics, except where these distinguish two verbs ("zählt", "zahlt"). A slash
-// followed by a mark stands for all endings of a verb, which [endings] lists. The mark a is for verbs in -ar and -are
-// in Spanish, Portuguese and Italian, f is for French verbs in -er, and d is for German verbs. Any other slash
-// separates the two parts of a verb. A word in Latin letters without a slash is a complete form of a verb. Russian
-// words are stems. Chinese, Japanese and Korean words are searched for anywhere in a sentence.
+// Words in Latin letters have no diacritics, except where diacritics distinguish two verbs ("zählt", "zahlt"). A slash
+// followed by a mark means all endings that [endings] contains for this mark. The mark a is for Spanish, Portuguese and
+// Italian verbs in -ar and -are, f is for French verbs in -er, and d is for German verbs. Any other slash separates the
+// two parts of a verb. A word in Latin letters without a slash is a complete verb form. Russian words are stems.
+// Chinese, Japanese and Korean words match anywhere in a sentence.
 var translations = map[string]string{
 	"get": `getirir getir obten/a obtiene obtener obtenga obtem obter ottiene ottenere consegue recuper/a recuper/f recupere obtient obtenir obtenez ruft/ab abrufen holt holen
 		hol/d ermittel/d beschaff/d получ извлека верн возвраща 获取 取得 獲取 取得します 가져 조회 보내줍`,

@@ -16,12 +16,11 @@ const (
 	financial   = mcpv1.Category_CATEGORY_FINANCIAL
 )
 
-// sense is what a verb means at the places where a verb says what a tool does, which are the tool's name and the
-// beginning of its description.
+// sense is the meaning of a verb that describes a tool's action. Such a verb is in the tool's name or at the beginning
+// of its description.
 type sense struct {
 	category mcpv1.Category
-	// weak is true if the word is often a noun or has several meanings. A weak verb is weaker evidence than other
-	// verbs.
+	// weak is true if the word is often a noun or has several meanings. Weak verbs are weaker evidence than other verbs.
 	weak bool
 }
 
@@ -87,7 +86,7 @@ func lexicon(words map[mcpv1.Category]string) map[string]sense {
 	return all
 }
 
-// openerWords contains words that may precede the verb of a description, but do not say what the tool does.
+// openerWords contains words that can precede the verb in a description but do not describe the tool's action.
 var openerWords = set(`
 	this that the a an tool tools endpoint api function command method operation action utility helper use used using
 	lets let allows allow enables enable you users to it can be will would for which is mcp please note important

@@ -7,25 +7,23 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// moneyMovements contains nouns for movements of money. A tool that creates or changes a thing with such a name moves
-// money.
+// moneyMovements contains nouns for movements of money. A tool that creates or changes such a thing moves money.
 var moneyMovements = set("payment refund payout charge withdrawal deposit donation purchase remittance disbursement reimbursement")
 
-// possibleMovements contains nouns that can also mean other things. For example, an order can be a purchase or a
+// possibleMovements contains nouns that can also have other meanings. For example, an order can be a purchase or a
 // sequence.
 var possibleMovements = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap funds money plan")
 
-// moveVerbs contains verbs that can move money, but also other things.
+// moveVerbs contains verbs whose object can be money or another thing.
 var moveVerbs = set("transfer send swap trade order finalize capture authorize withdraw deposit stake settle fund place")
 
-// moneyTakers contains verbs that move money if their object is money. With other objects, they mean that the tool only
-// reads.
+// moneyTakers contains verbs that move money if their object is money. With other objects, they only read.
 var moneyTakers = set("capture take open load return convert place order swap")
 
-// amountWords contains words in parameter names that concern money.
+// amountWords contains words about money in parameter names.
 var amountWords = set("amount price currency total cents payment card wallet iban payee payer recipient_account lamports wei usd eur unit_amount plan billing")
 
-// moneyWords contains words in descriptions that concern money.
+// moneyWords contains words about money in descriptions.
 var moneyWords = set(`money funds payment payments pay pays billing billed usd eur dollar dollars euro cents currency crypto
 	cryptocurrency wallet balance refund charge charged price prices bank card invoice eth btc sol usdc bitcoin`)
 
@@ -71,7 +69,7 @@ func (c *finding) byMoney() {
 // orderVerbs contains the verbs that place an order.
 var orderVerbs = set("place confirm")
 
-// messageWords contains words in parameter names that show that people subscribe to messages, which is free.
+// messageWords contains words in parameter names of tools that subscribe to messages. Such subscriptions are free.
 var messageWords = set("message messages newsletter topic topics channel channels")
 
 // onlyDeletes reports whether the leading verbs of the name and the description are both "delete". Such a tool does not
@@ -85,7 +83,7 @@ func (c *finding) hasParameterWord(any map[string]bool) bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return containsNear(nameWords(p.Name), 8, any) })
 }
 
-// byMoneyName adds evidence from a name such as transfer_funds, if the leading verbs have the category Read.
+// byMoneyName adds evidence from a name such as transfer_funds if the leading verbs have the category Read.
 func (c *finding) byMoneyName() {
 	if len(c.name) != 2 || c.leadCategory() != read || !moveVerbs[c.name[0].text] && verbs[c.name[0].text].category != financial {
 		return
@@ -97,8 +95,8 @@ func (c *finding) byMoneyName() {
 	}
 }
 
-// byReward adds evidence from a parameter that says how much the caller pays, for example budget_usd. It adds nothing
-// if the leading verbs clearly say that the tool reads.
+// byReward adds evidence from a parameter that contains the amount that the caller pays, for example budget_usd. It
+// adds nothing if the leading verbs clearly have the category Read.
 func (c *finding) byReward() {
 	if c.leadCategory() == read && !c.leadIsWeak() {
 		return
@@ -135,20 +133,20 @@ func (c *finding) byPayments() {
 var payments = matcher(`payment|payout|refund|funds|оплаты|pago|pagamento|paiement|zahlung|付款|支払|결제`, `\b((?:releas|issu|mak)e?s? (?:an? |the |their |your )?(?:payments?|payouts?|refunds?|funds)|requires? (?:\w+ ){0,3}payment)\b|`+
 	`(требует оплаты|requiere (?:un )?pago|exige pagamento|requer pagamento|nécessite un paiement|erfordert eine zahlung|richiede (?:un )?pagamento|需要付款|支払いが必要|결제가 필요)`)
 
-// wordsAfter returns the words after the verb s in the description.
+// wordsAfter returns the words that follow the verb s in the description.
 func (c *finding) wordsAfter(s *foundVerb) []word {
 	i := slices.IndexFunc(c.text, func(w word) bool { return w.offset == s.offset })
 	return c.text[i+1:]
 }
 
-// coinWords contains words for money. dueInvoiceWords contains words in tool names that show that an invoice must be
-// paid.
+// coinWords contains words for money. dueInvoiceWords contains words in tool names. They show that the tool makes an
+// invoice due.
 var (
 	coinWords       = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
 	dueInvoiceWords = set("sent")
 )
 
-// beginsWithOrder reports whether the leading verb of the description has a trading order or position as its object.
+// beginsWithOrder reports whether the object of the description's leading verb is a trading order or position.
 func (c *finding) beginsWithOrder() bool {
 	return c.inText != nil && containsNear(c.wordsAfter(c.inText), 7, bids) && c.isAbout(markets)
 }
@@ -158,20 +156,20 @@ var (
 	markets = set("spot unfilled staking defi trade trading perpetual futures leverage margin")
 )
 
-// hasAmount reports whether the name of a parameter says that it is an amount.
+// hasAmount reports whether a parameter's name says that the parameter is an amount.
 func (c *finding) hasAmount() bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return containsNear(nameWords(p.Name), 8, amountNames) })
 }
 
 var amountNames = set("amount amt currency ccy lamports wei cents")
 
-// dueVerbs contains verbs after which an invoice must be paid.
+// dueVerbs contains verbs that make an invoice due.
 var dueVerbs = set("send finalize pay issue approve authorize authorise submit charge collect")
 
 // freeSubscriptions contains things to which people can subscribe for free.
 var freeSubscriptions = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources")
 
-// freeTopics contains more of these things, but they count only in the first sentence of a description.
+// freeTopics contains words for further free subscriptions. They count only in the first sentence of a description.
 var freeTopics = set("changes updates")
 
 func verbText(s *foundVerb) string {
@@ -186,8 +184,8 @@ func (c *finding) isAbout(any map[string]bool) bool {
 	return containsNear(c.name, len(c.name), any) || containsNear(c.text, len(c.text), any)
 }
 
-// object returns the last noun in the tool's name, or the last one before a preposition. It names the thing that the
-// tool reads or changes.
+// object returns the noun in the tool's name for the thing that the tool reads or changes. This is the last noun, or
+// the last noun before a preposition.
 func (c *finding) object() word {
 	var last word
 	for _, w := range c.name {
@@ -208,7 +206,7 @@ var (
 	kinds        = set("v1 v2 v3 tool api batch bulk")
 )
 
-// speaksOfMoney reports whether the name of a parameter or the description mentions money.
+// speaksOfMoney reports whether a parameter's name or the description mentions money.
 func (c *finding) speaksOfMoney() bool {
 	for _, p := range c.tool.Parameters {
 		for _, w := range nameWords(p.Name) {

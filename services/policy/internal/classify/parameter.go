@@ -8,16 +8,16 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// programs contains parameter names that usually mean that the parameter contains a program that the tool runs.
+// programs contains parameter names that usually mean that the tool runs the parameter's value as a program.
 var programs = set(`bash sh shell exec powershell cmdline commandline command_line command cmd commands script shellcommand shell_command javascript js sql statement statements
 	comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// sources contains parameter names that mean that the parameter contains a program. The tool runs this program unless
-// the verbs say that the tool only reads it.
+// sources contains parameter names that mean that the parameter contains a program. The tool runs the program unless
+// the verbs have the category Read.
 var sources = set("code expression function sourcecode source_code program")
 
-// byParameters adds evidence from a parameter that contains a program, at any depth of the schema. If the name and the
-// description both say that the tool reads, this evidence only makes the classification uncertain.
+// byParameters adds evidence from parameters that contain a program, at any depth of the schema. If the name and the
+// description both say that the tool reads, such evidence only makes the classification uncertain.
 func (c *finding) byParameters() {
 	lead := c.leadCategory()
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
@@ -37,7 +37,7 @@ var certainPrograms = set(`bash sh shell exec powershell cmdline commandline com
 	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
 // programWeight returns the weight of a parameter as evidence that the tool runs a program. It returns 0 if the
-// parameter seems to contain no program.
+// parameter probably contains no program.
 func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 	if len(p.Values) > 0 || len(p.Types) > 0 && !slices.Contains(p.Types, "string") && !slices.Contains(p.Types, "array") && !slices.Contains(p.Types, "object") {
 		return 0
@@ -69,43 +69,42 @@ func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 	return 0.6
 }
 
-// possiblePrograms contains the names of parameters that contain a program only if their description says so.
+// possiblePrograms contains parameter names that mean a program only if the parameter's description says so.
 var possiblePrograms = set("query queries q input body text content expr filter pipeline args arguments payload source template")
 
-// maxRuns is the length, in bytes, from which a parameter's description is not searched for matches of [runnable] and
-// [saysItRuns].
+// maxRuns is a length in bytes. Longer descriptions of parameters are not searched for [runnable] and [saysItRuns].
 const maxRuns = 400
 
-// runnable matches words that mean a program in the description of a parameter.
+// runnable matches words for programs in a parameter's description.
 var runnable = compiled(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
 	`\b(?:query|statements?|commands?|code|script|snippet|expressions?) (?:to|that will) (?:be )?(?:execut|run|evaluat)|\b(?:execut|run|evaluat)[a-z]* (?:as|in) (?:a |the )?(?:shell|sql|code|script|sandbox)|\b(?:raw|arbitrary) sql\b`)
 
-// saysItRuns matches descriptions that say that the value of the parameter is run.
+// saysItRuns matches descriptions that say that the parameter's value is run.
 var saysItRuns = matcher(`executed|run|evaluated`, `\b(?:shell|bash|powershell|python|javascript|typescript|js|lua|ruby|sql)\b.{0,24}\b(?:code|scripts?|functions?|commands?|statements?)\b.{0,24}\b(?:is|are|be|gets) (executed|run|evaluated)\b`)
 
 func describesProgram(description string) bool { return runnable().MatchString(description) }
 
-// isQuery reports whether the verb is "query". A query may change something, although the verb has the category Read.
+// isQuery reports whether the verb is "query". A query can change something although the verb has the category Read.
 func isQuery(s *foundVerb) bool { return s != nil && s.base == "query" }
 
-// readsByNameAndText reports whether the leading verbs of the name and of the description both say that the tool reads.
+// readsByNameAndText reports whether the leading verbs of the name and the description both have the category Read.
 func (c *finding) readsByNameAndText() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// outputWords contains words in the names of parameters that say where the tool writes. locationWords contains words in
-// the names of parameters that specify a location for any purpose.
+// outputWords contains words in the names of parameters that specify where the tool writes. locationWords contains
+// words in the names of parameters that specify a location, not necessarily for writing.
 var outputWords = set("output out destination dest save target")
 
 var locationWords = set("path file filename dir directory folder")
 
-// storingVerbs contains the verbs of tools that store their result if a parameter specifies a location.
+// storingVerbs contains verbs of tools that store their result if a parameter specifies a location.
 var storingVerbs = set("take capture screenshot download export render generate record snapshot print convert extract")
 
-// plainReads contains the verbs of tools that usually read from the location in a parameter instead of writing to it.
+// plainReads contains verbs of tools that usually read from the location in a parameter and do not write to it.
 var plainReads = set("get read list find search")
 
-// byOutputLocations adds evidence from a parameter that says where the tool stores its output.
+// byOutputLocations adds evidence from a parameter that specifies where the tool stores its output.
 func (c *finding) byOutputLocations() {
 	if !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && (storingVerbs[s.base] || storingVerbs[s.text]) }) {
 		return
@@ -129,8 +128,7 @@ func (c *finding) byOutputLocations() {
 	}
 }
 
-// removalParameters contains the names of parameters with which a tool that otherwise reads or writes also removes
-// something.
+// removalParameters contains the names of parameters that make a tool remove something in addition to its main action.
 var removalParameters = set("delete remove purge wipe clear drop destroy reset prune")
 
 // confirmParameters contains the names of parameters that confirm an action.
@@ -173,8 +171,8 @@ func (c *finding) byRemovalParameters() {
 	}
 }
 
-// bySwitches adds evidence from a parameter that shows that a tool that reads can also remove something or move money.
-// Such parameters are switches and amounts, for example delete_after_read, place_order and charge_amount.
+// bySwitches adds evidence from a parameter that makes a reading tool also remove something or move money. Such a
+// parameter is a switch or an amount, for example delete_after_read, place_order or charge_amount.
 func (c *finding) bySwitches() {
 	if c.leadCategory() != read {
 		return
@@ -191,8 +189,8 @@ func (c *finding) bySwitches() {
 	}
 }
 
-// switchCategory returns the category of the action that a parameter switches on. It returns false if the parameter
-// does not switch on an action.
+// switchCategory returns the category of the action that a parameter switches on. It returns false if the parameter is
+// not such a switch.
 func switchCategory(p Parameter) (mcpv1.Category, bool) {
 	words := nameWords(p.Name)
 	if len(words) == 0 {
@@ -216,11 +214,11 @@ var (
 	payVerbs    = set("buy sell pay purchase refund")
 )
 
-// removesByText matches a parameter's description that says that something is removed for good.
+// removesByText matches a parameter's description that says that something is permanently removed.
 var removesByText = compiled(`(?i)^(?:permanently (?:removes?|deletes?)|(?:erase|delete|purge|wipe|destroy|empt(?:y|ie))s?) (?:the|all|any|every|each|old|its)\b|^permanently (?:remove|delete)s?\b`)
 
-// byHints adds evidence from annotations. Annotations can always make the classification stricter, but make it less
-// strict only if the server is trusted.
+// byHints adds evidence from annotations. Annotations can always make the classification stricter. They can make it
+// less strict only if the server is trusted.
 func (c *finding) byHints() {
 	readOnly, hasReadOnly := c.tool.Hints["readOnlyHint"]
 	ruins, hasRuins := c.tool.Hints["destructiveHint"]
@@ -252,10 +250,10 @@ func (c *finding) byHints() {
 	}
 }
 
-// runsIfItChanges contains verbs of tools that run something if the server says that they are not read-only.
+// runsIfItChanges contains verbs of tools that run something if their annotations say that they are not read-only.
 var runsIfItChanges = set("test benchmark simulate")
 
-// parameterPairs contains pairs of parameters that a tool that only reads does not need, such as a content and a
+// parameterPairs contains pairs of parameters that a tool does not need if it only reads. Examples are a content and a
 // location, a message and a recipient, or an amount and a payee.
 var parameterPairs = []struct {
 	one, other map[string]bool
@@ -283,8 +281,8 @@ func (c *finding) byParameterPairs() {
 	}
 }
 
-// byUnreadParts adds evidence if parts of the definition were not read because of the limits, as the parameters in
-// these parts may have any effect.
+// byUnreadParts adds evidence if parts of the definition were not read because of the limits. The parameters in these
+// parts could have any effect.
 func (c *finding) byUnreadParts() {
 	if cut := c.tool.Cut; cut.Path != "" {
 		c.add(&policyv1.Evidence{

@@ -14,12 +14,11 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// The field of lists categories. The phrase counts only if the leading verb has one of them.
+	// of contains categories. The phrase counts only if the leading verb has one of these categories.
 	of []mcpv1.Category
 }
 
-// phrases are searched for in the whole description of a tool. They do not count if they are negated, as in "does not
-// overwrite".
+// phrases are searched for in a tool's whole description. Negated phrases, as in "does not overwrite", do not count.
 var phrases = []phrase{
 	{"cannot be undone", destructive, 0.75, "what it does can't be taken back", changes},
 	{"can't be undone", destructive, 0.75, "what it does can't be taken back", changes},
@@ -57,7 +56,7 @@ var (
 	changes = []mcpv1.Category{unknown, write, execute, destructive, financial}
 )
 
-// negations contains words that negate a verb or phrase that begins up to four words later.
+// negations contains words that negate the next four words.
 var negations = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead rather refuse refuses refused fails reject")
 
 // byPhrases adds evidence from phrases in the description.
@@ -78,7 +77,7 @@ func (c *finding) byPhrases() {
 }
 
 // byRetractions reduces the weight of evidence that the description contradicts, for example with "can be restored". It
-// must be called after all other evidence was added, except that from annotations.
+// must be called after all evidence except annotations has been added.
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leadCategory())
@@ -86,9 +85,8 @@ func (c *finding) byRetractions() {
 	c.onlyReads(lower, c.leadCategory())
 }
 
-// findPhrase returns the offset of the first occurrence of a phrase. The parameter lower is the description in lower
-// case. Occurrences that are negated or part of a longer word do not count. findPhrase returns false if no occurrence
-// counts.
+// findPhrase returns the offset of the first occurrence of a phrase in lower, which is the description in lower case.
+// Occurrences that are negated or part of a longer word do not count. findPhrase returns false if no occurrence counts.
 func (c *finding) findPhrase(lower, text string) (int, bool) {
 	for from := 0; ; {
 		i := strings.Index(lower[from:], text)
@@ -101,14 +99,14 @@ func (c *finding) findPhrase(lower, text string) (int, bool) {
 			continue
 		}
 		if strings.HasPrefix(text, "irreversib") && (strings.HasSuffix(lower[:at], "may be ") || strings.HasSuffix(lower[:at], "might be ")) {
-			continue // some servers put this phrase into every description
+			continue // some servers use this phrase in every description
 		}
 		return at, true
 	}
 }
 
-// lowered converts the ASCII letters of a text to lower case. It does not change other letters, because this could
-// change their length in bytes.
+// lowered converts the ASCII letters in a text to lower case. Converting other letters could change their length in
+// bytes.
 func lowered(text string) string {
 	out := []byte(text)
 	for i, b := range out {
@@ -121,7 +119,7 @@ func lowered(text string) string {
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' || b >= 0x80 }
 
-// isNegated reports whether one of the four words before the given offset of the description is in [negations].
+// isNegated reports whether one of the four words before an offset in the description is in [negations].
 func (c *finding) isNegated(at int) bool {
 	for i, w := range slices.Backward(c.text) {
 		if w.offset >= at {
@@ -140,8 +138,8 @@ func (c *finding) isNegated(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// reduceWeights reduces the weight of the evidence for all categories for which the predicate is true. It is used when
-// stronger evidence contradicts this evidence.
+// reduceWeights reduces the weight of the evidence for each category for which the function which returns true. It is
+// called if stronger evidence contradicts the evidence for these categories.
 func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
 		if which(e.GetCategory()) {
@@ -150,14 +148,14 @@ func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	}
 }
 
-// restorePhrases contains phrases that say that what was removed can be restored.
+// restorePhrases contains phrases that say that removed things can be restored.
 var restorePhrases = []string{
 	"to trash", "to the trash", "into the trash", "to the recycle bin", "to recycle bin", "soft delete", "soft-delete", "soft deletes", "soft-deletes",
 	"can be restored", "can be recovered", "can be undone", "in trash",
 }
 
-// reversible replaces evidence for Destructive with evidence for Write if the description says that what the tool
-// removes can be restored.
+// reversible checks whether the description says that removed things can be restored. If so, it replaces evidence for
+// Destructive with evidence for Write.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	if _, removed := c.findPhrase(lower, "permanently"); lead != destructive || removed {
 		return
@@ -182,8 +180,8 @@ var readOnlyPhrases = []string{"read-only", "read only", "readonly", "select que
 // readOnlyLanguages contains query languages in which queries can't change anything.
 var readOnlyLanguages = set("soql sosl promql logql jql nrql")
 
-// onlyReads replaces evidence for Execute with evidence for Read if the tool has a parameter for a query, and the
-// description says that queries can't change anything.
+// onlyReads replaces evidence for Execute with evidence for Read. It does so if the tool has a parameter for a query,
+// and the description says that queries can't change anything.
 func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	if lead != execute && lead != read && lead != unknown {
 		return
@@ -216,12 +214,12 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	}
 }
 
-// readOnlyForeign matches words of other languages that mean "read-only".
+// readOnlyForeign matches words for "read-only" in other languages.
 var readOnlyForeign = matcher(`只读|唯讀|専用|전용|lectura|leitura|lettura|lecture|чтени|schreibgeschützt|lesend`, `(只读|唯讀|読み取り専用|読取専用|읽기 전용|s[oó]lo lectura|(?:somente|apenas) leitura|sola lettura|lecture seule|только для чтения|только чтение|schreibgeschützt|nur lesend)`)
 
-// readsInOtherLanguages adds evidence for Read if the tool's name says that the tool reads, and the description says in
-// another language that it only reads. Then it also reduces the weight of the evidence for Write and Execute that comes
-// from the description or from a parameter for a query.
+// readsInOtherLanguages adds evidence for Read if the name says that the tool reads, and the description says in
+// another language that the tool only reads. It also reduces the weight of evidence for Write and Execute from the
+// description or from a parameter for a query.
 func (c *finding) readsInOtherLanguages() {
 	if c.inName == nil || c.inName.weak || c.inName.category != read || c.isEnglish() {
 		return
@@ -241,10 +239,10 @@ func (c *finding) readsInOtherLanguages() {
 	})
 }
 
-// queryParameters contains the names of parameters for a query in a language with which one can read and change things.
+// queryParameters contains the names of parameters for queries in languages that can read and change things.
 var queryParameters = set("sql query statement q")
 
-// changeWords contains words that show that a query changes something.
+// changeWords contains words for queries that change something.
 var changeWords = set("insert inserts update updates delete deletes modify modifies ddl alter")
 
 var queryWords = set("sql query statement aggregation pipeline q expression")

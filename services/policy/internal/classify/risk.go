@@ -7,7 +7,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// riskOf contains the risk of the tools of each category if nothing raises the risk.
+// riskOf contains the risk of tools in each category if nothing raises the risk.
 var riskOf = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
@@ -19,9 +19,9 @@ const (
 	tagHidden = "hidden-text"
 )
 
-// risk returns the risk of the tool. If the definition is dishonest, the risk is critical. Otherwise it is the risk of
-// the category, or one level higher if the tool can return secrets, if a call can affect many things, or if a tool that
-// writes has the annotation destructiveHint.
+// risk returns the risk of the tool. If the definition is dishonest, the risk is critical. Otherwise it is the usual
+// risk of the category. It is one level higher if the tool can return secrets, if a call can affect many things, or if
+// a tool that writes has the annotation destructiveHint.
 func (c *finding) risk(of *policyv1.Classification) policyv1.Risk {
 	if slices.ContainsFunc(of.GetTags(), func(tag string) bool { return tag == tagSpeaks || tag == tagHidden }) {
 		return policyv1.Risk_RISK_CRITICAL
@@ -59,7 +59,7 @@ func (c *finding) sensitivity() policyv1.Axis {
 	}
 }
 
-// hasKey reports whether the words contain the name of a key that gives access, for example "API key".
+// hasKey reports whether the words contain the name of an access key, for example "API key".
 func hasKey(words []word) bool {
 	for i, w := range words {
 		if i > 0 && (w.text == "key" || w.text == "keys") && opensWith[words[i-1].text] {
@@ -71,7 +71,7 @@ func hasKey(words []word) bool {
 
 var opensWith = set("api private access secret ssh signing encryption master")
 
-// openWorld rates how likely the tool reaches beyond its server, for example on the internet.
+// openWorld rates how likely it is that the tool accesses systems beyond its server, for example the internet.
 func (c *finding) openWorld() policyv1.Axis {
 	hint, hinted := c.tool.Hints["openWorldHint"]
 	for _, p := range c.tool.Parameters {
@@ -89,7 +89,7 @@ func (c *finding) openWorld() policyv1.Axis {
 	}
 }
 
-// irreversibility rates how hard it is to undo what the tool does.
+// irreversibility rates how hard it is to undo the tool's action.
 func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
 	switch {
 	case category == read:
@@ -121,7 +121,7 @@ func (c *finding) blastRadius() policyv1.Axis {
 	return policyv1.Axis_AXIS_LOW
 }
 
-// tags returns the tags of the tool, and adds the evidence for them.
+// tags returns the tags of the tool, and adds evidence for the tags.
 func (c *finding) tags() []string {
 	var out []string
 	if c.hasSteeringText() {

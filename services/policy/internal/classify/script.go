@@ -43,18 +43,17 @@ func scriptOf(r rune) script {
 
 // These constants define when a passage in a different script than the rest of the text is suspicious.
 const (
-	// minPassage is how many letters a passage must have. If the passage consists of ideograms, it needs only
-	// minIdeogram of them.
+	// minPassage is the minimum number of letters in a passage. For a passage of ideograms, the minimum is minIdeogram.
 	minPassage  = 16
 	minIdeogram = 8
-	// maxShare is the greatest share of the text's letters that may be in the script of the passage. If the share is
-	// larger, the text is probably in two languages.
+	// maxShare is the maximum share of the text's letters that are in the passage's script. If the share is larger, the
+	// text is probably bilingual.
 	maxShare = 0.35
-	// ideogram is how many letters an ideogram counts as in this share.
+	// ideogram is the number of letters that one ideogram counts as when the share is computed.
 	ideogram = 3
 )
 
-// count adds the number of letters of each script in a text to letters.
+// count adds the number of letters in each script of a text to letters.
 func count(letters *[scripts]int, text string) {
 	for _, r := range text {
 		switch s := scriptOf(r); s { //nolint:exhaustive // letters of all other scripts count as one
@@ -67,7 +66,7 @@ func count(letters *[scripts]int, text string) {
 	}
 }
 
-// isRare reports whether at most maxShare of the letters are in the script s.
+// isRare reports whether the share of letters in the script s is at most maxShare.
 func isRare(letters *[scripts]int, s script) bool {
 	all := 0
 	for _, some := range letters {
@@ -78,8 +77,8 @@ func isRare(letters *[scripts]int, s script) bool {
 
 // hasHiddenText reports whether the definition contains text that people do not see or can't read. This is an invisible
 // character, a word that mixes Latin letters with similar letters of another script, or a passage in a rare script. A
-// script is rare if few letters of the text are in it. For scripts for which there are no steering forms (patterns for
-// texts that instruct the model), the letters of the whole definition count instead of those of the text.
+// script is rare in a text if few of the text's letters are in it. If there are no steering forms (patterns for texts
+// that instruct the model) for a script, the share is computed over all letters in the definition instead.
 func (c *finding) hasHiddenText() bool {
 	found := false
 	var whole [scripts]int
@@ -111,8 +110,8 @@ func (c *finding) hasHiddenText() bool {
 }
 
 // findForeignText finds a word with letters of two similar scripts, or a passage in a rare script. It returns the start
-// and end of the word or passage, and a meaning that explains it as evidence. If findForeignText finds nothing, the
-// meaning is empty.
+// and end of the word or passage, and a meaning that explains it as evidence. The meaning is empty if nothing was
+// found.
 func findForeignText(text string, rare func(script) bool) (from, to int, meaning string) {
 	var word, passage struct {
 		from, letters int
@@ -155,8 +154,8 @@ func findForeignText(text string, rare func(script) bool) (from, to int, meaning
 	return 0, 0, ""
 }
 
-// isQuote reports whether r is a quotation mark or a bracket. Such a character can enclose an example in another
-// script, so it ends a passage.
+// isQuote reports whether r is a quotation mark or a bracket. Such a character ends a passage, because it can enclose
+// an example in another script.
 func isQuote(r rune) bool {
 	switch r {
 	case '"', '\'', '`', '“', '”', '«', '»', '„', '(', ')', '（', '）', '「', '」', '‘', '’', '[', ']':

@@ -10,23 +10,23 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A form is a pattern for texts that instruct the model instead of describing the tool.
+// A form is a pattern that matches texts that instruct the model instead of describing the tool.
 type form struct {
-	// triggers lists words of which every matching text contains at least one. The expression is tried only near these
-	// words, because this is faster.
+	// triggers contains words. Every matching text contains at least one of them. For speed, the expression is tried only
+	// near these words.
 	triggers []string
-	// words returns the expression.
+	// words returns the compiled expression.
 	words func() *regexp.Regexp
 	// raw is true if the expression is matched against the original text in lower case instead of the folded text.
 	raw     bool
 	meaning string
 }
 
-// window is the maximum distance, in bytes, between a trigger word and the start or end of a match.
+// window is the maximum distance in bytes between a trigger word and the start or end of a match.
 const window = 256
 
-// find returns the start and the end of the form's first match in a text, or nil if the form does not match. It also
-// returns in how many bytes the expression was tried.
+// find returns the start and end of the form's first match in a text, or nil if there is no match. It also returns the
+// number of bytes that the expression was tried on.
 func (f *form) find(text string) (at []int, tried int) {
 	if f.raw {
 		if !slices.ContainsFunc(f.triggers, func(word string) bool { return strings.Contains(text, word) }) {
@@ -71,13 +71,13 @@ func (f *form) find(text string) (at []int, tried int) {
 	return nil, tried
 }
 
-// upTo3 and upTo6 match up to three and up to six words of a sentence.
+// upTo3 and upTo6 match up to three and up to six words in a sentence.
 const (
 	upTo3 = `(?:[^\s.!?;:]+ ){0,3}`
 	upTo6 = `(?:[^\s.!?;:]+ ){0,6}`
 )
 
-// These are the meanings that explain matches of forms in all languages.
+// These meanings explain matches of forms in all languages.
 const (
 	overrules = "it tells its reader which instructions to follow"
 	conceals  = "it tells its reader what not to tell people"
@@ -89,19 +89,18 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// newForm returns a form for folded texts. The parameter any contains the trigger words, separated by |.
+// newForm returns a form for folded texts. any contains the trigger words, separated by |.
 func newForm(meaning, any, expression string) form {
 	return form{triggers: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }
 
-// compiled returns a function that compiles the expression when it is first called, because it takes 10 ms to compile
-// all expressions.
+// compiled returns a function that compiles the expression on its first call. Compiling all expressions takes 10 ms.
 func compiled(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// steering contains the forms for English texts and for markup. They are written so that they do not match harmless
-// sentences in the definitions of real tools, such as "you must call X first" and "use this tool before Y".
+// steering contains the forms for English texts and for markup. They must not match harmless sentences in the
+// definitions of real tools, such as "you must call X first" and "use this tool before Y".
 var steering = []form{
 	newForm(overrules, "instruction|rule|guideline|directive|prompt|message|guardrail|restriction|safety|policy|policies|pretend|precedence|stop following",
 		`\b(?:ignor|disregard|forget|overrid|bypass|discard|obey)(?:e|es|s|ing)? `+upTo3+`(?:your|previous|prior|earlier|above|preceding|former|all|any|other|system|safety|users?) ?`+
@@ -143,7 +142,7 @@ var steering = []form{
 	},
 }
 
-// secretLocations is an expression for folded texts that matches places where secrets are stored.
+// secretLocations is an expression for folded texts that matches the locations of secrets.
 const secretLocations = `\.ssh\b|\bid (?:rsa|dsa|ecdsa|ed25519)|\.aws/|(?:^|[ /(])\.env\b|/etc/(?:passwd|shadow)|\.netrc|\.npmrc|\.git credentials|\.kube/config|\.docker/config|\.gnupg|\.pgpass|` +
 	`wallet\.dat|mcp\.json|claude desktop config|bash history|known hosts|authorized keys`
 
@@ -152,16 +151,16 @@ const accessWords = `reads?|cat|open|pass|send|include|attach|paste|upload|appen
 	`lee|lea|lis|lisez|lies|lese|leia|leggi|envía|envia|envoie|sende|incolla|pega|colle|cole|transmets|füge|copia|copie|kopiere|` +
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
-// These constants, in bytes, limit the search for steering forms. Texts shorter than minForm are not searched. The
-// search ends after maxFolded bytes of texts, or when expressions were tried in maxTried bytes. If texts were not
-// searched, the definition counts as one that instructs the model.
+// These constants limit the search for steering forms. All of them are in bytes. Texts shorter than minForm are not
+// searched. The search ends early after maxFolded bytes of texts, or after expressions were tried on maxTried bytes. In
+// this case, the definition is treated as if it instructed the model.
 const (
 	minForm   = 12
 	maxFolded = 128 << 10
 	maxTried  = 1 << 20
 )
 
-// hasSteeringText reports whether a form matches a text of the definition. It adds evidence for the first match of each
+// hasSteeringText reports whether a form matches a text in the definition. It adds evidence for the first match of each
 // meaning.
 func (c *finding) hasSteeringText() bool {
 	seen, read := make(map[string]bool), make(map[string]bool)
@@ -201,7 +200,7 @@ func (c *finding) hasSteeringText() bool {
 	return len(seen) > 0
 }
 
-// lastOf returns the offset after the character that begins at the given offset.
+// lastOf returns the offset of the end of the character that begins at the given offset.
 func lastOf(text string, at int) int {
 	for i := range text[at:] {
 		if i > 0 {
@@ -214,8 +213,8 @@ func lastOf(text string, at int) int {
 // maxQuote limits the length of a quote in evidence, in bytes.
 const maxQuote = 200
 
-// quote adds a part of a text as evidence for a tag. Such evidence has no category, so it can change the risk, but not
-// the category of the tool.
+// quote adds a part of a text as evidence for a tag. Such evidence has no category. It can change the tool's risk, but
+// not the tool's category.
 func (c *finding) quote(text Text, from, to int, meaning string) {
 	path := c.tool.path(text)
 	if path == "" {

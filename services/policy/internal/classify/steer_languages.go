@@ -4,8 +4,8 @@ import "slices"
 
 var forms = slices.Concat(steering, steeringElsewhere)
 
-// steeringElsewhere contains the forms for texts in other languages. These forms match folded texts, in which
-// apostrophes are spaces. They do not contain \b next to non-ASCII letters, because the \b of RE2 supports only ASCII.
+// steeringElsewhere contains the forms for texts in other languages. The forms match folded texts, in which apostrophes
+// are spaces. They do not contain \b next to non-ASCII letters, because \b in RE2 supports only ASCII.
 var steeringElsewhere = []form{
 	// Spanish, Portuguese, Italian, French
 	newForm(overrules, "instrucc|instruç|istruzioni|instructions|indicac|indicaç|consignes|reglas|regras|regole|règles|directiv|diretriz|direttive",

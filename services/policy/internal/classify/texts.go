@@ -6,7 +6,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxPath limits how long the path of a piece of evidence may be, in bytes. Evidence with a longer path is omitted.
+// maxPath limits the length of an evidence path in bytes. Evidence with a longer path is omitted.
 const maxPath = 1024
 
 // Text is a string in a definition. Clients may show all texts of a definition to a model.
@@ -15,7 +15,7 @@ type Text struct {
 	// InKey is true if Value is the name of a member, and false if it is the value of a member or an element.
 	InKey bool
 
-	// token is the number of the JSON token for the text in the definition. Tokens are numbered from 1.
+	// token is the number of the JSON token for the text in the definition, starting at 1.
 	token int
 }
 
@@ -25,7 +25,7 @@ func textsIn(definition jsontext.Value) []Text {
 	dec := jsontext.NewDecoder(bytes.NewReader(definition))
 	for count := 1; ; count++ {
 		token, err := dec.ReadToken()
-		if err != nil { // this is io.EOF, because the definition was parsed before without errors
+		if err != nil { // this is io.EOF, because the definition has already been parsed without errors
 			return out
 		}
 		if token.Kind() == '"' {
@@ -36,8 +36,8 @@ func textsIn(definition jsontext.Value) []Text {
 }
 
 // path returns the JSON Pointer of one of the tool's texts, or "" if it is longer than maxPath. It parses the
-// definition again to find the pointer. The pointers are not stored, because their total length can be proportional to
-// the square of the definition's length.
+// definition again to find the pointer. Pointers are not stored, because their total length can be proportional to the
+// square of the definition's length.
 func (t *Tool) path(text Text) string {
 	dec := jsontext.NewDecoder(bytes.NewReader(t.definition))
 	for range text.token {

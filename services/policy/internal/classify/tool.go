@@ -1,9 +1,9 @@
 // Package classify determines the category and the risk of a tool from the tool's definition. The evidence for a
-// classification consists of words of the definition. Each piece of evidence has a weight and speaks for a category.
-// The most important evidence is the leading verb, which is the verb in the tool's name or at the beginning of its
-// description that says what the tool does. The confidence says how clear the evidence is. The policy service uses this
-// package. The package uses no model, no network and no list of known servers, and it always returns the same result
-// for the same definition.
+// classification consists of words in the definition. Each piece of evidence has a category and a weight. The most
+// important evidence is the leading verb. This is the verb in the tool's name or at the beginning of its description
+// that describes the tool's action. The confidence says how clear the evidence is. The policy service uses this
+// package. The package uses no model, no network and no list of known servers. It always returns the same result for
+// the same definition.
 //
 // A malicious server can write a definition that looks harmless. Therefore policies rely on a classification only if
 // the server is trusted or if a person has accepted the classification (see docs/policy-reference.md).
@@ -18,7 +18,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// These constants limit which part of a schema is read.
+// These constants limit the parts of a schema that are read.
 const (
 	maxParameters = 256     // members of an object
 	maxValues     = 64      // values of a parameter
@@ -30,20 +30,19 @@ const (
 // ErrDefinition means that a text is not a valid tool definition.
 var ErrDefinition = errors.New("this is not the definition of a tool")
 
-// Tool contains the parts of a definition that show what the tool does.
+// Tool contains the parts of a definition that describe the tool's action.
 type Tool struct {
 	Name        string
 	Description string
 	// Parameters contains the properties of the input schema, in the order of the schema. There are at most 256.
 	Parameters []Parameter
-	// Nested contains the properties inside other properties. There are at most 1024, and they are at most 16 levels
-	// deep.
+	// Nested contains the properties inside other properties. There are at most 1024, at most 16 levels deep.
 	Nested []Parameter
-	// Cut is the first parameter that was not read because of a limit. If all parameters were read, its Path is empty.
+	// Cut is the first parameter that was not read because of a limit. Its Path is empty if all parameters were read.
 	Cut Parameter
-	// Hints contains those annotations in the definition that are booleans, by name.
+	// Hints contains the boolean annotations in the definition, by name.
 	Hints map[string]bool
-	// Texts contains all strings in the definition, including the names of members, in the order in which they occur.
+	// Texts contains all strings in the definition, including the names of members, in order.
 	Texts []Text
 
 	definition jsontext.Value
@@ -55,17 +54,17 @@ type Parameter struct {
 	Description string
 	Types       []string
 	Required    bool
-	// Values contains the strings to which the schema limits the parameter, at most 64. It is empty if there is no such
-	// limit.
+	// Values contains the strings that the schema allows for the parameter, at most 64. It is empty if the schema does not
+	// restrict the strings.
 	Values []string
-	// Cut is true if the schema may list more values.
+	// Cut is true if the schema might contain more values.
 	Cut bool
-	// Path is a JSON Pointer into the definition, which ends with the name of the parameter.
+	// Path is a JSON Pointer into the definition. It ends with the parameter's name.
 	Path string
 }
 
 // Read parses a tool's definition as a server returns it from `tools/list` (MCP, Tools, Data Types). It ignores an
-// invalid schema and all members that do not show what the tool does.
+// invalid schema, and all members that do not describe the tool's action.
 func Read(definition jsontext.Value) (Tool, error) {
 	var in struct {
 		Name        string         `json:"name"`
@@ -91,7 +90,7 @@ func Read(definition jsontext.Value) (Tool, error) {
 	return t, nil
 }
 
-// schema is an input schema. Parts that are not valid JSON Schema count as absent.
+// schema is an input schema. Parts that are not valid JSON Schema are ignored.
 type schema struct {
 	properties []property
 	choices    []property // anyOf, oneOf and allOf of the schema itself
@@ -146,8 +145,8 @@ func members(object jsontext.Value) []property {
 	return out
 }
 
-// firstMembers returns the first maxParameters members of an object in order, and the name of the member after these,
-// or "" if there are no more.
+// firstMembers returns the first maxParameters members of an object in order. It also returns the name of the first
+// omitted member, or "" if no member was omitted.
 func firstMembers(object jsontext.Value) (out []property, next string) {
 	if object.Kind() != '{' {
 		return nil, ""
@@ -190,7 +189,7 @@ func (s *schema) parameters() []Parameter {
 	return out
 }
 
-// leaveOut records a parameter that is not read, unless one was recorded before.
+// leaveOut records a parameter that was not read, unless one has already been recorded.
 func (s *schema) leaveOut(path, name string) {
 	if s.cut.Path == "" && len(path)+len(name) <= maxPath {
 		s.cut = Parameter{Name: name, Path: path + pointer(name)}
@@ -223,7 +222,7 @@ func (s *schema) parameter(p property, path string, depth int) Parameter {
 	for _, member := range described {
 		switch member.name {
 		case "description":
-			_ = json.Unmarshal(member.value, &one.Description) // a description that is not a string counts as absent
+			_ = json.Unmarshal(member.value, &one.Description) // a description that is not a string is ignored
 		case "type":
 			one.Types = append(one.Types, texts(member.value)...)
 		case "enum", "const":
@@ -298,7 +297,7 @@ func elements(value jsontext.Value) (out []jsontext.Value) {
 	return out
 }
 
-// texts returns the strings in an array. For a single string, it returns a list that contains the string.
+// texts returns the strings in an array. For a single string, it returns a list with this string.
 func texts(value jsontext.Value) []string {
 	var all []any
 	if json.Unmarshal(value, &all) != nil {

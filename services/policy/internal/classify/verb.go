@@ -9,8 +9,8 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// These constants are the weights of verbs at different positions. A single verb alone does not give enough confidence,
-// but two verbs of the same category do.
+// These constants are the weights of verbs at different positions. A single verb does not give enough confidence, but
+// two verbs of the same category do.
 const (
 	weightName   = 0.6
 	weightMiddle = 0.5
@@ -72,7 +72,7 @@ func (c *finding) byVerbs() {
 	}
 }
 
-// byUnknownVerb adds evidence for Execute. It is called if no known verb says what the tool does.
+// byUnknownVerb adds evidence for Execute. It is called if no known verb describes the tool's action.
 func (c *finding) byUnknownVerb() {
 	first, meaning := c.text[0], "no verb that is known says what it does"
 	if len(c.text) > 1 && determiners[c.text[1].text] && !openerWords[first.text] {
@@ -92,8 +92,8 @@ type weightedVerb struct {
 	weight float64
 }
 
-// addVerb adds a verb as evidence. The parameter path is the place of the verb in the definition, and what is the name
-// of this place in explanations.
+// addVerb adds a verb as evidence. path is the location of the verb in the definition. what is the name of this
+// location in explanations, for example "name".
 func (c *finding) addVerb(path, what string, s weightedVerb) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if questionVerbs[s.base] {
@@ -102,21 +102,21 @@ func (c *finding) addVerb(path, what string, s weightedVerb) {
 	c.add(&policyv1.Evidence{Path: path, Offset: int32(s.offset), Quote: s.raw, Category: s.category, Weight: s.weight, Meaning: meaning})
 }
 
-// questionVerbs contains verbs that make a name a question, as in is_stopped.
+// questionVerbs contains verbs that turn a name into a question, as in is_stopped.
 var questionVerbs = set("is has can")
 
-// stateNouns contains words that show that a tool reads if they come last in its name, for example in deploy_status.
-// After a verb that changes something, such a word can also be the thing that is changed, as in set_status.
+// stateNouns contains nouns that show that a tool reads if they are at the end of its name, for example in
+// deploy_status. After a verb that changes something, such a noun can also be the changed thing, as in set_status.
 var stateNouns = set("status info list search count stats health history metrics logs report")
 
-// verbsOfName returns the verbs in the name that matter, the most important first. The most important verb is usually
-// the first word of a name (delete_file) or the last one (file_delete).
+// verbsOfName returns the relevant verbs in the name, most important first. The most important verb is usually the
+// first word of a name (delete_file) or the last one (file_delete).
 func (c *finding) verbsOfName() []weightedVerb {
 	var found []weightedVerb
 	last := len(c.name) - 1
 	for i, w := range c.name {
 		s, ok := verbs[w.text]
-		if !ok || i == 0 && last > 1 && c.name[1].text == "get" { // in "trash_get_naming", trash is the object of the tool
+		if !ok || i == 0 && last > 1 && c.name[1].text == "get" { // in "trash_get_naming", trash is the tool's object
 			continue
 		}
 		verb := foundVerb{word: w, base: w.text, sense: inContext(w.text, s, slices.Concat(c.name[i+1:], c.name[:i]))}
@@ -150,7 +150,7 @@ func (c *finding) verbsOfName() []weightedVerb {
 	return []weightedVerb{best}
 }
 
-// countsMore reports whether verb a of a name counts more than verb b.
+// countsMore reports whether verb a in a name is more important than verb b.
 func (c *finding) countsMore(a, b weightedVerb) bool {
 	rank := func(w weightedVerb) int {
 		switch w.offset {
@@ -173,7 +173,7 @@ func (c *finding) countsMore(a, b weightedVerb) bool {
 	}
 }
 
-// runNouns contains words that are usually verbs, but are nouns in the middle of a name, as in test_run_complete.
+// runNouns contains words that are usually verbs, but that are nouns in the middle of a name, as in test_run_complete.
 var runNouns = set("run build process call")
 
 // namesProgram reports whether the name says that the tool runs a program, as in run_shell.
@@ -207,16 +207,16 @@ func (c *finding) joined(found []weightedVerb) []weightedVerb {
 	return nil
 }
 
-// textVerbs contains words that are usually nouns in names, but verbs at the beginning of descriptions.
+// textVerbs contains words that are usually nouns in names, and verbs at the beginning of descriptions.
 var textVerbs = set("report monitor profile filter classify sample gather")
 
 var conjunctionWords = set("and or then to by with")
 
-// lightVerbs contains verbs whose object says what the tool does, as in "perform a search".
+// lightVerbs contains verbs whose object describes the action, as in "perform a search".
 var lightVerbs = set("perform make do conduct carry execute run handle issue take process")
 
-// verbsOfText returns the leading verb of the description, and the stricter verbs that a conjunction in the first
-// sentence joins to it.
+// verbsOfText returns the leading verb of the description, and the stricter verbs that conjunctions in the first
+// sentence join to it.
 func (c *finding) verbsOfText() []weightedVerb {
 	words, base, s := c.begin()
 	if len(words) == 0 {
@@ -229,7 +229,7 @@ func (c *finding) verbsOfText() []weightedVerb {
 			if conjunctionWords[w.text] || strings.ContainsAny(w.after, ",:") { // another verb may follow
 				break
 			}
-			ofThings := i+2 < len(words) && words[i+2].text == "of" // the word is a thing, as in "a list of commands"
+			ofThings := i+2 < len(words) && words[i+2].text == "of" // the word is a noun, as in "a list of commands"
 			if done, s, ok := verbOfNoun(w.text); ok && (s.category != read || !ofThings) && !s.weak && !lightVerbs[done] && done != "query" && (s.category == read || s.category == destructive) {
 				lead.foundVerb = foundVerb{word: w, base: done, sense: s}
 				break
@@ -273,8 +273,8 @@ func (c *finding) verbsOfText() []weightedVerb {
 	return out
 }
 
-// begin returns the words of the first sentence from its first verb on, and the base form and sense of this verb. Words
-// in [openerWords] or a heading may precede the verb, as in "Notes - list all notes".
+// begin returns the words of the first sentence starting at its first verb, and the base form and sense of this verb. A
+// heading or words in [openerWords] can precede the verb, as in "Notes - list all notes".
 func (c *finding) begin() (words []word, base string, _ sense) {
 	sentence := c.sentence()
 	for i, w := range sentence[:min(len(sentence), maxHeading)] {
@@ -283,7 +283,7 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		}
 		rest := sentence[i:]
 		from := slices.IndexFunc(rest, func(w word) bool { return !openerWords[w.text] && !openerWords[strings.TrimSuffix(w.text, "s")] })
-		if len(rest) > 1 && enablers[rest[0].text] && !openerWords[rest[1].text] { // "Enable monitoring", in contrast to "Enable you to"
+		if len(rest) > 1 && enablers[rest[0].text] && !openerWords[rest[1].text] { // "Enable monitoring", not "Enable you to"
 			from = 0
 		}
 		if from < 0 || from > maxHeading {
@@ -305,14 +305,14 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 	return nil, "", sense{}
 }
 
-// enablers contains words in [openerWords] that are the verb of a description unless a word in openerWords follows, as
-// in "enables you to".
+// enablers contains words in [openerWords]. Such a word is the verb of a description unless another opener word follows
+// it, as in "enables you to".
 var enablers = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
 
-// maxHeading limits how many words of a description may precede its verb. The words of a heading and the words between
-// the heading and the verb are limited separately.
+// maxHeading limits the number of words in a heading before the verb of a description. It also limits the number of
+// words between the heading and the verb.
 const maxHeading = 14
 
 // sameForm reports whether both verbs are in their base form, or neither is. Verbs that a conjunction joins have the
@@ -321,7 +321,7 @@ func sameForm(one, oneBase, other, otherBase string) bool {
 	return (one == oneBase) == (other == otherBase)
 }
 
-// sentence returns the first sentence of the description, with the heading before it.
+// sentence returns the first sentence of the description, including the heading before it.
 func (c *finding) sentence() []word {
 	for i, w := range c.text {
 		if i > 0 && w.first {
@@ -334,8 +334,8 @@ func (c *finding) sentence() []word {
 	return c.text
 }
 
-// containsNear reports whether one of the first words of a list is in the given set. The parameter within is how many
-// words are checked.
+// containsNear reports whether one of the first words in a list is in the set any. within is the number of words that
+// are checked.
 func containsNear(words []word, within int, any map[string]bool) bool {
 	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
 }
@@ -370,9 +370,9 @@ var (
 	code       = set("javascript script expression function code js snippet")
 )
 
-// context gives certain verbs a different sense, depending on the words after the verb. It applies if one of the next
-// few words is in the set words. The field within says how many words are checked. If the set unless is not nil, the
-// word "from" must also be near, and no word in unless may be near.
+// A context changes the sense of certain verbs, depending on the words after the verb. The first within words after the
+// verb are checked. One of them must be in the set words. If the set unless is not nil, one of them must also be
+// "from", and none of them may be in unless.
 type context struct {
 	verbs         map[string]bool
 	within        int
@@ -380,7 +380,7 @@ type context struct {
 	sense         sense
 }
 
-// contexts contains all contexts in the order in which they are tried. The first one that matches applies.
+// contexts contains all contexts in the order in which they are tried. The first match applies.
 var contexts = []context{
 	{set("resolve"), 3, settled, nil, sense{category: write}},
 	{set("take capture"), 4, pictures, nil, sense{category: read}},
@@ -407,7 +407,7 @@ var contexts = []context{
 	{set("provide"), 12, guides, nil, sense{category: read}},
 }
 
-// inContext returns the sense of a verb, given the words after it. The sense is s unless one of the [contexts] matches.
+// inContext returns the sense of a verb, based on the words after it. It returns s if none of the [contexts] matches.
 func inContext(base string, s sense, next []word) sense {
 	for _, c := range contexts {
 		if c.verbs[base] && containsNear(next, c.within, c.words) && !containsNear(next, 10, c.unless) && (c.unless == nil || containsNear(next, 8, fromIt)) {
@@ -417,7 +417,7 @@ func inContext(base string, s sense, next []word) sense {
 	return s
 }
 
-// workNouns contains words for work that starts as soon as it is created, such as a deployment.
+// workNouns contains nouns for work that starts when it is created, such as a deployment.
 var workNouns = set("run job execution deployment build migration rollout")
 
 // startVerbs contains verbs that create work and thereby start it.
@@ -438,8 +438,8 @@ var (
 	keepVerbs   = set("create add update set edit modify save register insert define")
 )
 
-// leadCategory returns the strictest category of the leading verbs of the name and the description. Weak verbs count
-// only if both are weak or absent. leadCategory returns unknown if there is no leading verb.
+// leadCategory returns the strictest category of the leading verbs in the name and the description. Weak verbs count
+// only if there is no other leading verb. leadCategory returns unknown if there is no leading verb.
 func (c *finding) leadCategory() mcpv1.Category {
 	out := unknown
 	for _, s := range []*foundVerb{c.inName, c.inText} {

@@ -7,30 +7,29 @@ import (
 )
 
 type word struct {
-	// text is the word in lower case, and offset is its position in the text in bytes.
+	// text is the word in lower case. offset is its position in the original text in bytes.
 	text   string
 	offset int
-	// raw is the word as written in the text.
+	// raw is the word as written in the original text.
 	raw string
 	// first is true if the word begins a sentence.
 	first bool
-	// The field after is the text between the previous word and this word.
+	// after is the text between the previous word and this word.
 	after string
 }
 
-// maxWords limits how many words of a text are read.
+// maxWords limits the number of words that are read from a text.
 const maxWords = 400
 
-// nameWords returns the words of a name. A new word begins at a capital letter next to a lower-case one, and after a
+// nameWords returns the words of a name. A new word begins at a capital letter next to a lower-case letter, and after a
 // character that is neither a letter nor a digit.
 func nameWords(name string) []word {
 	return split(name, true)
 }
 
 // ownWords returns the words of a name without its prefixes. For example, it returns "delete" and "note" for
-// "mcp__notes__delete_note" and for "NotesV1--DeleteNote". If only one word follows the prefixes, ownWords also returns
-// the words of the last prefix, because they say what the word refers to. For example, it returns "payments" and
-// "create" for "payments.create".
+// "mcp__notes__delete_note" and for "NotesV1--DeleteNote". If only one word remains, ownWords also returns the words of
+// the last prefix, because they name the object. For example, it returns "payments" and "create" for "payments.create".
 func ownWords(name string) []word {
 	from := 0   // start of the last part
 	before := 0 // start of the part before the last
@@ -101,7 +100,7 @@ func split(text string, camel bool) []word {
 	return out
 }
 
-// isAbbreviation reports whether the last words are "e.g" or "i.e". A dot after these does not end a sentence.
+// isAbbreviation reports whether the last words are "e.g" or "i.e". A dot after these words does not end a sentence.
 func isAbbreviation(words []word) bool {
 	if len(words) < 2 || words[len(words)-1].after != "." {
 		return false
@@ -111,7 +110,7 @@ func isAbbreviation(words []word) bool {
 }
 
 // nextIsLower reports whether the second letter of a text is in lower case. If it is, a capital first letter begins a
-// word, as the S in "HTTPServer" does.
+// word, such as the S in "HTTPServer".
 func nextIsLower(text string) bool {
 	_, n := utf8.DecodeRuneInString(text)
 	r, _ := utf8.DecodeRuneInString(text[n:])
@@ -149,7 +148,7 @@ func verbOf(text string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// verbOfNoun returns the verb from which a noun is formed, for example "delete" for "deletion".
+// verbOfNoun returns the verb for a noun that is derived from it, for example "delete" for "deletion".
 func verbOfNoun(noun string) (base string, s sense, ok bool) {
 	stem, is := strings.CutSuffix(strings.TrimSuffix(noun, "s"), "ion")
 	if !is {

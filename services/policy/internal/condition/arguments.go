@@ -12,25 +12,25 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxParamsBytes limits how long, in bytes, the params of a call may be if conditions read them. The limit is needed
-// because a parsed value takes about twenty times the memory of its text.
+// MaxParamsBytes limits the length in bytes of a call's params if conditions read them. The limit is necessary because
+// a parsed value takes about twenty times the memory of its text.
 const MaxParamsBytes = 256 << 10
 
 // decoders pools decoders, because a new decoder allocates memory for each object that it reads. A decoder that has
-// read more than maxPooled bytes is not put back, because its buffer has grown to the length of the params.
+// read more than maxPooled bytes is not returned to the pool, because its buffer has grown to the length of the params.
 var decoders = sync.Pool{New: func() any { return jsontext.NewDecoder(strings.NewReader("")) }}
 
 const maxPooled = 16 << 10
 
-// Arguments contains the arguments of one call. It is immutable and safe for concurrent use. With the zero Arguments, a
-// condition that reads the arguments can't be evaluated.
+// Arguments contains the arguments of one call. It is immutable and safe for concurrent use. A condition that reads the
+// arguments can't be evaluated with the zero Arguments.
 type Arguments struct {
 	values ref.Val
 	bytes  int // length of the params
 }
 
 // ParseArguments parses the member `arguments` of a call's params, which must be a JSON object. If params is empty, or
-// if the member is absent or null, the arguments are the empty object.
+// if the member is absent or null, it returns an empty object.
 //
 // ParseArguments returns an error if a key is repeated, if the arguments are not an object, if a number has more than
 // [maxNumberBytes] or an enormous exponent, or if params is longer than [MaxParamsBytes].
@@ -65,8 +65,8 @@ func ParseArguments(params string) (Arguments, error) {
 	return Arguments{values: arguments, bytes: len(params)}, nil
 }
 
-// readParams reads the params of a call, which must be a JSON object, and returns the value of the member `arguments`,
-// or null if there is no such member. It checks that the other members have valid syntax and no repeated keys.
+// readParams reads a call's params, which must be a JSON object, and returns the value of the member `arguments`, or
+// null if the member is absent. It checks that the other members have valid syntax and no repeated keys.
 func readParams(dec *jsontext.Decoder) (ref.Val, error) {
 	var out ref.Val = types.NullValue
 	if _, err := dec.ReadToken(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // time zones also where the system has no database of them
+	_ "time/tzdata" // embeds time zones for systems without a time zone database
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
@@ -15,10 +15,9 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// check returns the parts of the arguments that an expression reads. It returns an error for expressions that CEL
-// allows but that users could misread. These are expressions that are not boolean, numbers that would be rounded,
-// comparisons that can never be true, patterns that are not constant, and tests that treat paths or URLs as plain
-// strings.
+// check returns the locations in the arguments that an expression reads. It refuses expressions that are valid in CEL
+// but that users could misread. Examples are numbers that would be rounded, comparisons that can never be true,
+// patterns that are not constant, and tests that treat paths or URLs as plain strings.
 func check(checked *cel.Ast, text string) (*location, *TextError) {
 	tree := checked.NativeRep()
 	var found *TextError
@@ -58,8 +57,7 @@ func check(checked *cel.Ast, text string) (*location, *TextError) {
 	return args, found
 }
 
-// refuseFunc records a problem with an expression and a suggestion for how to fix it. It ignores all problems after the
-// first one.
+// refuseFunc records a problem in an expression and a suggestion for correcting it. Only the first problem is recorded.
 type refuseFunc func(e ast.Expr, message, suggestion string)
 
 func checkCall(tree *ast.AST, e ast.Expr, refuse refuseFunc) {
@@ -106,7 +104,7 @@ func checkTimestamp(text ast.Expr, refuse refuseFunc) {
 	}
 }
 
-// checkTimeZone refuses a time zone unless it is a constant name in the IANA time zone database or a constant offset.
+// checkTimeZone refuses a time zone unless it is a constant IANA time zone name or a constant offset.
 func checkTimeZone(zone ast.Expr, refuse refuseFunc) {
 	literal, ok := stringLiteral(zone)
 	if !ok {
@@ -147,7 +145,7 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refuseFunc) {
 	checkMixed(tree, values, refuse)
 }
 
-// checkMixed refuses parts of which some are decimals and others are not, because no comparison works for both.
+// checkMixed refuses a mixture of decimals and other values, because no comparison works for both.
 func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refuseFunc) {
 	for _, part := range parts {
 		if hasDecimal(tree.GetType(part.ID())) != hasDecimal(tree.GetType(parts[0].ID())) {

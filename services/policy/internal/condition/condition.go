@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// MaxBytes limits the length of a condition, in bytes.
+	// MaxBytes limits the length of a condition in bytes.
 	MaxBytes = 2048
-	// maxReason limits how long the reason why a condition can't be evaluated may be, in bytes. The limit is needed
-	// because the reason may contain arguments, which can be long.
+	// maxReason limits the length in bytes of an error from evaluating a condition. The error can contain arguments, which
+	// can be long.
 	maxReason = 200
 )
 
 // Result is the result of evaluating a condition.
 type Result uint8
 
-// The results.
+// These are the results.
 const (
 	// Failed means that the condition can't be evaluated.
 	Failed Result = iota
@@ -41,20 +41,20 @@ const (
 type Condition struct {
 	// program evaluates the expression. It is nil for the zero Condition.
 	program cel.Program
-	// The function costly returns a program that evaluates the expression but fails if this would take too long. The
-	// first call creates the program.
+	// costly returns a program that evaluates the expression, but fails if the evaluation would take too long. The program
+	// is created on the first call.
 	costly func() (cel.Program, error)
-	// The function traced returns a program that evaluates every part of the expression and records the values of the
-	// parts. The first call creates the program.
+	// traced returns a program that evaluates every part of the expression and records the values of the parts. The
+	// program is created on the first call.
 	traced func() (cel.Program, error)
-	// calls is the number of function calls in the expression, as countCalls counts them. It is -1 if the expression
-	// has loops.
+	// calls is the result of countCalls: the number of function calls in the expression, or -1 if the expression has
+	// loops.
 	calls     int
 	ast       *cel.Ast
 	variables Variables
-	// The field reads contains the keys that the expression reads by name. The evaluation fails if the arguments
-	// contain a different spelling of such a key. reads is nil if the expression reads no key by name, or if
-	// [Condition.WithExtra] has disabled this check.
+	// reads contains the keys that the expression reads by name. The evaluation fails if the arguments contain a different
+	// spelling of such a key. reads is nil if the expression reads no key by name, or if [Condition.WithExtra] has
+	// disabled this check.
 	reads *shape
 	// anyArgs is true if the condition can be evaluated for arguments that are not in the tool's schema.
 	anyArgs bool
@@ -104,20 +104,20 @@ func Compile(text string) (*Condition, error) {
 	return out, nil
 }
 
-// newProgram returns the program of an expression. It does not use OptOptimize, because the cost of the optimized form
-// of `in` can't be tracked.
+// newProgram returns the program for an expression. It does not use OptOptimize, because the cost of the optimized `in`
+// can't be tracked.
 func newProgram(env *cel.Env, checked *cel.Ast, options ...cel.ProgramOption) (cel.Program, error) {
 	return env.Program(checked, append(options, cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))...)
 }
 
-// newFastProgram is like [newProgram], but its program is faster because constant arguments of functions are not
-// evaluated. Such a program can neither track its cost nor record values.
+// newFastProgram is like [newProgram], but returns a faster program, which does not evaluate constant arguments of
+// functions. Such a program can neither track its cost nor record values.
 func newFastProgram(env *cel.Env, checked *cel.Ast) (cel.Program, error) {
 	return env.Program(checked, cel.OptimizeRegex(append(fastLocators(), decimalOfConstant, matchOptimization)...))
 }
 
-// programFor returns the program that evaluates the condition for the given input. To track the cost takes several
-// times as long as the evaluation itself, so the cost is not tracked if it can't be high.
+// programFor returns the program that evaluates the condition for the given input. If the cost can't be high, it
+// returns a program without cost tracking, because tracking takes several times as long as the evaluation itself.
 func (c *Condition) programFor(in *Input) (cel.Program, error) {
 	size := in.Args.bytes + len(in.URI) + len(in.Tool)
 	if c.calls >= 0 && c.calls*size <= maxUntracked {
@@ -126,8 +126,8 @@ func (c *Condition) programFor(in *Input) (cel.Program, error) {
 	return c.costly()
 }
 
-// WithExtra returns a condition that can be evaluated even if the arguments contain other spellings of the keys that it
-// reads, or arguments that are not in the tool's schema.
+// WithExtra returns a condition without the checks of argument names. It can be evaluated even if the arguments contain
+// other spellings of the keys that it reads, or arguments that are not in the tool's schema.
 func (c *Condition) WithExtra() *Condition {
 	out := *c
 	out.reads, out.anyArgs = nil, true
@@ -135,7 +135,7 @@ func (c *Condition) WithExtra() *Condition {
 }
 
 // Evaluate evaluates the condition. It returns an error if and only if the result is [Failed]. The evaluation fails if
-// a key is missing, if types don't match, if the evaluation would take too long, or if checkKeys returns an error.
+// a key is missing, if types don't match, if it would take too long, or if checkKeys returns an error.
 func (c *Condition) Evaluate(in *Input) (Result, error) {
 	if c.program == nil {
 		return Failed, errors.New("there is no condition")
@@ -174,20 +174,21 @@ func isTooCostly(err error) bool {
 	return ok && cancelled.Cause == interpreter.CostLimitExceeded
 }
 
-// checkKeys returns an error if the arguments contain a key that is not in the tool's schema, or one that the server
-// may read instead of a key that the condition reads.
+// checkKeys returns an error if the arguments contain a key that is not in the tool's schema. It also returns an error
+// if the arguments contain another spelling of a key that the condition reads, because the server might read that key
+// instead.
 func (c *Condition) checkKeys(in *Input) error {
 	if c.anyArgs || c.variables&VariableArgs == 0 || in.Unknown&VariableArgs != 0 || in.Args.values == nil {
 		return nil
 	}
-	left := maxKeys
-	if err := c.reads.check(in.Args.values, &left); err != nil {
+	remaining := maxKeys
+	if err := c.reads.check(in.Args.values, &remaining); err != nil {
 		return err
 	}
 	return checkProperties(in.Args.values, in.Properties)
 }
 
-// clip shortens a text to [maxReason] bytes, and replaces characters that are not printable.
+// clip shortens a string to [maxReason] bytes, and replaces unprintable characters.
 func clip(reason string) string { return clipTo(reason, maxReason) }
 
 func clipTo(text string, maxBytes int) string {

@@ -6,15 +6,15 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// A constantCall is a function call whose constant arguments were converted when the condition was compiled, so that
-// only the first argument must be evaluated, if it is not constant.
+// A constantCall is a function call whose constant arguments were converted when the condition was compiled. At most
+// its first argument remains to be evaluated.
 type constantCall struct {
 	interpreter.InterpretableCall
 
-	// The field of is the first argument, or nil if all arguments are constant.
+	// of is the first argument of the call, or nil if all arguments are constant.
 	of interpreter.InterpretableV2
-	// compute returns the result of the call for a value of the first argument. If the field of is nil, this value is
-	// nil. compute must return errors and unknown values unchanged.
+	// compute returns the result of the call. Its parameter is the value of the first argument, or nil if all arguments
+	// are constant. compute must return errors and unknown values unchanged.
 	compute func(ref.Val) ref.Val
 }
 
@@ -31,7 +31,7 @@ func (c *constantCall) Eval(vars interpreter.Activation) ref.Val {
 	return c.Exec(interpreter.AsFrame(vars))
 }
 
-// decimalOfConstant optimizes calls to `decimal` with a constant argument, which is then parsed only once, when the
+// decimalOfConstant optimizes calls to `decimal` with a constant argument. The constant is parsed only once, when the
 // condition is compiled.
 var decimalOfConstant = &interpreter.RegexOptimization{
 	Function:   "decimal",

@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// maxEstimate limits the cost of a condition that is estimated for arguments of ordinary size. maxCost limits the
-	// actual cost of an evaluation. The cost is 1 for each step, each ten bytes of text (200 bytes for the function
-	// size), and each nested value that is visited. With a higher maxCost, an evaluation could take a tenth of a
-	// second, because the time for CEL's cost tracking grows with the square of the number of loop steps, and because a
-	// step that fails has a low cost.
+	// maxEstimate limits the estimated cost of a condition for arguments of ordinary size. maxCost limits the actual cost
+	// of an evaluation. The cost is 1 for each step, for each nested value that is visited, and for every ten bytes of
+	// text (200 bytes in the function size). With a higher maxCost, an evaluation could take a tenth of a second. There
+	// are two reasons: the time for CEL's cost tracking grows with the square of the number of loop steps, and a step that
+	// fails has a low cost.
 	maxEstimate = 20_000
 	maxCost     = 6_000
 	// maxUntracked limits the product of the number of function calls in a condition and the length of the params in
-	// bytes. If the product is not greater, the cost is not tracked. Without loops, each call visits each byte at most
-	// once, so such an evaluation takes at most a few milliseconds, as BenchmarkWorstWithoutLoops shows.
+	// bytes. Up to this limit, the cost is not tracked. Without loops, each call visits each byte at most once, so such an
+	// evaluation takes at most a few milliseconds, as BenchmarkWorstWithoutLoops shows.
 	maxUntracked = 64 << 10
-	// matchCalls is how many function calls a call to `matches` counts as.
+	// matchCalls is the number of function calls that a call to `matches` counts as.
 	matchCalls = 32
-	// assumedSize is how many entries or characters a list, map or string in the arguments is assumed to have when the
-	// cost is estimated.
+	// assumedSize is the number of entries or characters that the cost estimate assumes for each list, map or string in
+	// the arguments.
 	assumedSize = 30
 )
 
@@ -44,8 +44,8 @@ func (sizeEstimator) EstimateCallCost(string, string, *checker.AstNode, []checke
 	return nil
 }
 
-// costEstimator returns the actual costs of function calls. CEL does not compute these costs itself, because it needs
-// the types of the arguments for this, which are not known when the condition is compiled.
+// costEstimator returns the actual costs of function calls. CEL can't compute these costs itself, because it does not
+// know the types of the arguments when the condition is compiled.
 type costEstimator struct{}
 
 // CallCost implements interpreter.ActualCostEstimator.
@@ -61,7 +61,7 @@ func (costEstimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *ui
 		if text, ok := args[0].(types.String); ok {
 			cost += uint64(min(len(text), locator.MaxBytes)) / 4
 		}
-	case "size": // counting characters takes less time for each byte than a comparison
+	case "size": // counting characters takes less time per byte than a comparison
 		if text, ok := args[0].(types.String); ok {
 			cost += uint64(len(text)) / 200
 		}
@@ -94,25 +94,25 @@ func countCalls(checked *cel.Ast) int {
 }
 
 // sizeOf returns the size of a value. The size of a string is its length in bytes. The size of any other value is ten
-// plus the sizes of its elements. sizeOf stops counting soon after the size has reached most.
-func sizeOf(v ref.Val, most uint64) uint64 {
+// plus the sizes of its elements. sizeOf stops counting soon after the size has reached the limit.
+func sizeOf(v ref.Val, limit uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {
 	case types.String:
 		return uint64(len(v))
 	case *types.Optional:
 		if v.HasValue() {
-			total += sizeOf(v.GetValue(), most)
+			total += sizeOf(v.GetValue(), limit)
 		}
 	case traits.Mapper:
-		for it := v.Iterator(); it.HasNext() == types.True && total < most; {
+		for it := v.Iterator(); it.HasNext() == types.True && total < limit; {
 			key := it.Next()
-			total += sizeOf(key, most-total)
-			total += sizeOf(v.Get(key), most)
+			total += sizeOf(key, limit-total)
+			total += sizeOf(v.Get(key), limit)
 		}
 	case traits.Lister:
-		for it := v.Iterator(); it.HasNext() == types.True && total < most; {
-			total += sizeOf(it.Next(), most-total)
+		for it := v.Iterator(); it.HasNext() == types.True && total < limit; {
+			total += sizeOf(it.Next(), limit-total)
 		}
 	}
 	return total

@@ -14,11 +14,11 @@ import (
 	"github.com/cockroachdb/apd/v3"
 )
 
-// maxNumberBytes limits how long the text of a decimal may be, in bytes, because the time to parse a decimal grows
-// faster than this length.
+// maxNumberBytes limits the length of a decimal's text in bytes. The time to parse a decimal grows faster than this
+// length.
 const maxNumberBytes = 256
 
-// isNumber reports whether a string is a JSON number. In contrast to JSON, it allows leading zeros.
+// isNumber reports whether a string is a JSON number. Unlike JSON, it allows leading zeros.
 func isNumber(text string) bool {
 	rest, ok := cutDigits(strings.TrimPrefix(text, "-"))
 	if fraction, dot := strings.CutPrefix(rest, "."); ok && dot {
@@ -48,8 +48,8 @@ var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
 // decimal is an exact decimal number. It is immutable.
 type decimal struct{ value *apd.Decimal }
 
-// number returns the exact value of a JSON number. The result is an int or uint if the value is whole and fits in 64
-// bits, and a decimal otherwise.
+// number returns the exact value of a JSON number: an int or uint if the value is whole and fits in 64 bits, and
+// otherwise a decimal.
 func number(text string) (ref.Val, error) {
 	rest, _ := cutDigits(strings.TrimPrefix(text, "-"))
 	if rest == "" {
@@ -73,8 +73,7 @@ func number(text string) (ref.Val, error) {
 	return d, nil
 }
 
-// wholeText returns the digits of a decimal that is a whole number with at most 20 digits. For other decimals, it
-// returns "".
+// wholeText returns the digits of a decimal that is a whole number with at most 20 digits, and otherwise "".
 func wholeText(value *apd.Decimal) string {
 	var reduced apd.Decimal
 	reduced.Reduce(value)
@@ -84,7 +83,7 @@ func wholeText(value *apd.Decimal) string {
 	return reduced.Text('f')
 }
 
-// parseDecimal parses a number that [isNumber] accepts.
+// parseDecimal parses a number. It returns an error if [isNumber] is false or if the text is too long.
 func parseDecimal(text string) (decimal, error) {
 	if len(text) > maxNumberBytes || !isNumber(text) {
 		return decimal{}, fmt.Errorf("%s is not a number of at most %d bytes", strconv.Quote(clip(text)), maxNumberBytes)

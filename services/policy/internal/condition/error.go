@@ -9,19 +9,18 @@ import (
 	"cel.dev/cel-go/common"
 )
 
-// TextError says why a text is not a valid condition.
+// TextError is the reason why a text is not a valid condition.
 type TextError struct {
-	// Message describes the problem in one line, with the position of the problem in the text.
+	// Message describes the problem in one line, with its position in the text.
 	Message string
-	// Suggestion says how to fix the problem. It may be empty.
+	// Suggestion says how to correct the problem. It may be empty.
 	Suggestion string
 }
 
 // Error implements error.
 func (p *TextError) Error() string { return strings.TrimSuffix(p.Message+"; "+p.Suggestion, "; ") }
 
-// suggestions contains suggestions for CEL's error messages. A suggestion applies to all messages that contain the
-// string in part.
+// suggestions contains suggestions for CEL's error messages. A suggestion applies to all messages that contain part.
 var suggestions = []struct{ part, suggestion string }{
 	{"'_==_' applied to '(sluice.Decimal", "make both sides decimals, for example decimal(100)"},
 	{"sluice.Decimal)'", "make both sides decimals, for example decimal(100)"},
@@ -46,8 +45,8 @@ var suggestions = []struct{ part, suggestion string }{
 	{"mismatched input 'or'", "write ||"},
 }
 
-// problemAt returns the error for a location in a text. If the suggestion is empty, problemAt takes a suitable one from
-// [suggestions], or one that depends on the text at the location, if there is any.
+// problemAt returns the error for a location in a text. If the suggestion is empty, problemAt looks for one in
+// [suggestions], or for one that depends on the text at the location.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
 	message, _, _ = strings.Cut(strings.ReplaceAll(decodeIPIn(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}

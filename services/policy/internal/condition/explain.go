@@ -28,19 +28,18 @@ const (
 type Explanation struct {
 	// Result is the result of the evaluation.
 	Result Result
-	// Err says, if Result is [Failed], which part of the condition can't be evaluated, and with which values. Otherwise
-	// Err is nil.
+	// Err is nil unless Result is [Failed]. It says which part of the condition can't be evaluated, and with which values.
 	Err error
-	// Values lists values that the condition read, for example `args.amount is 150`. It has at most 8 elements.
+	// Values contains values that the condition read, for example `args.amount is 150`. It has at most 8 elements.
 	Values []string
-	// Deciding lists comparisons each of which alone would change the result of the condition if its own result were
-	// the opposite. Each is written with the opposite result, for example `decimal(args.amount) > 100 were false`.
+	// Deciding contains the comparisons that decide the result: if any one of them had the opposite result, the condition
+	// would too. Each comparison is written with its opposite result, for example `decimal(args.amount) > 100 were false`.
 	// Deciding has at most 8 elements. It is empty unless Result is [True] or [False].
 	Deciding []string
 }
 
-// Explain evaluates the condition like [Condition.Evaluate] and describes the evaluation, which takes several times as
-// long.
+// Explain evaluates the condition like [Condition.Evaluate] and describes the evaluation. It takes several times as
+// long as Evaluate.
 func (c *Condition) Explain(in *Input) Explanation {
 	result, err := c.Evaluate(in)
 	out := Explanation{Result: result, Err: err}
@@ -75,7 +74,7 @@ type tracedEvaluation struct {
 	state interpreter.EvalState
 }
 
-// text returns an expression as it can be written in a condition.
+// text returns an expression in the syntax of conditions.
 func (t *tracedEvaluation) text(e ast.Expr) string {
 	text, err := parser.Unparse(e, t.tree.SourceInfo())
 	if err != nil {
@@ -84,7 +83,7 @@ func (t *tracedEvaluation) text(e ast.Expr) string {
 	return decodeIPIn(text)
 }
 
-// values describes the values of the variables and of the arguments that the expression reads.
+// values describes the values of the variables and arguments that the expression reads.
 func (t *tracedEvaluation) values() (out []string) {
 	seen := make(map[string]bool)
 	visitReads(t.tree.Expr(), func(e ast.Expr) {
@@ -115,7 +114,7 @@ func visitReads(e ast.Expr, visit func(ast.Expr)) {
 	}
 }
 
-// isRead reports whether an expression is a variable, or reads a value inside a variable through fields or constant
+// isRead reports whether an expression is a variable, or reads a value in a variable through fields or constant
 // indexes.
 func isRead(e ast.Expr) bool {
 	switch e.Kind() { //nolint:exhaustive // the other kinds compute something
@@ -157,8 +156,8 @@ func partsOf(e ast.Expr) []ast.Expr {
 	return nil
 }
 
-// failure describes the innermost part of an expression that can't be evaluated. If every part can be evaluated, it
-// returns "".
+// failure describes the innermost part of an expression that can't be evaluated, or returns "" if every part can be
+// evaluated.
 func (t *tracedEvaluation) failure(e ast.Expr) string {
 	parts := partsOf(e)
 	if isRead(e) {
@@ -198,8 +197,8 @@ func (t *tracedEvaluation) operands(parts []ast.Expr) string {
 	return strings.Join(out, ", and ")
 }
 
-// deciding returns the comparisons that decide the result of the condition. If the result of any of them were the
-// opposite, the result of the condition would be the opposite, too.
+// deciding returns the comparisons that decide the result of the condition. If any one of them had the opposite result,
+// the condition would also have the opposite result.
 func (t *tracedEvaluation) deciding(result bool) (out []string) {
 	var leaves []ast.Expr
 	visitLeaves(t.tree.Expr(), func(e ast.Expr) { leaves = append(leaves, e) })
@@ -217,8 +216,8 @@ func (t *tracedEvaluation) deciding(result bool) (out []string) {
 	return out
 }
 
-// assume returns the value that an expression would have if the comparison with the given id had the given value. It
-// returns false as the second result if the expression could not be evaluated in this case.
+// assume returns the value that an expression would have if the comparison with the given id had the given value. Its
+// second result is false if the expression could not be evaluated with that value.
 func (t *tracedEvaluation) assume(e ast.Expr, id int64, value bool) (result, ok bool) {
 	if e.ID() == id {
 		return value, true
@@ -269,7 +268,7 @@ func isBoolean(e ast.Expr) bool {
 	return slices.Contains([]string{operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot, operators.Conditional}, e.AsCall().FunctionName())
 }
 
-// shown returns a value as explanations show it.
+// shown formats a value for explanations.
 func shown(value ref.Val) string {
 	switch value := value.(type) {
 	case types.String:

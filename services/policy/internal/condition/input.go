@@ -10,7 +10,7 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// Variables is a set of groups of variables. Conditions can read these variables.
+// Variables is a set of groups of variables that conditions can read.
 type Variables uint8
 
 // These are the groups of variables.
@@ -25,12 +25,12 @@ const (
 	VariableNow
 )
 
-// Input contains the values of the variables that a condition reads. Evaluate does not modify it. If a variable has no
-// value and the result of the condition depends on the variable, the condition can't be evaluated.
+// Input contains the values of the variables that a condition reads. Evaluate does not modify it. If the result depends
+// on a variable without a value, the condition can't be evaluated.
 type Input struct {
 	// Args is the value of the variable args.
 	Args Arguments
-	// ArgsError is the reason why args has no value, or nil if args has the value Args.
+	// ArgsError is the reason why args has no value, or nil if its value is Args.
 	ArgsError error
 	// Properties contains the sorted names of the arguments that the tool's schema allows. It is empty if the schema
 	// allows all names, or if the tool has no schema.
@@ -43,9 +43,9 @@ type Input struct {
 	Chain  []Caller
 	// Class contains the values of the variables whose names start with "tool.".
 	Class Class
-	// Now is the value of the variable now. If it is the zero time, this variable has no value.
+	// Now is the value of the variable now. If it is the zero time, the variable has no value.
 	Now time.Time
-	// Unknown contains the variables whose values are not known yet, for example while tools are listed.
+	// Unknown contains the variables whose values are not known, for example while tools are listed.
 	Unknown Variables
 }
 
@@ -54,7 +54,7 @@ type Input struct {
 type Caller struct {
 	Subject, Agent, Tenant string
 	Groups                 []string
-	// Issuer, Client and Scopes come from the caller's JWT. They are empty if the caller has a token of the mesh.
+	// Issuer, Client and Scopes come from the caller's JWT. They are empty if the caller has a token from the mesh.
 	Issuer, Client string
 	Scopes         []string
 }
@@ -84,8 +84,8 @@ func newActivation(in *Input) *activation {
 	return a
 }
 
-// release puts the activation back into the pool. This is safe because no value that an evaluation returns refers to
-// the activation.
+// release returns the activation to the pool. This is safe because no value that an evaluation returns refers to the
+// activation.
 func (a *activation) release() {
 	a.Input = nil
 	activations.Put(a)

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// ipInEncoded replaces ipInWritten in the text that CEL parses, because CEL does not allow function names that end with
-// the keyword `in`. Both have the same length, so that positions in messages are correct.
+// ipInEncoded replaces ipInWritten before CEL parses the text, because CEL does not allow function names that end with
+// the keyword `in`. Both have the same length, so positions in messages remain correct.
 const (
 	ipInWritten = "ip.in"
 	ipInEncoded = "ip.In"
 )
 
-// ipInOrText matches `ip.in(`. It also matches whole comments and strings, including raw and triple-quoted ones, so
-// that `ip.in(` inside them is not found.
+// ipInOrText matches `ip.in(`. It also matches whole comments and strings, including raw and triple-quoted strings, so
+// that `ip.in(` inside them is skipped.
 var ipInOrText = regexp.MustCompile(`//[^\n]*` +
 	`|[rR](?:"""(?s:.*?)"""|'''(?s:.*?)'''|"[^"\n]*"|'[^'\n]*')` +
 	`|"""(?s:(?:\\.|[^\\])*?)"""|'''(?s:(?:\\.|[^\\])*?)'''` +

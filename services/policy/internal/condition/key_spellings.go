@@ -14,17 +14,17 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// maxKeys limits how many keys and elements of the arguments are checked.
+// maxKeys limits the number of keys and elements in the arguments that are checked.
 const maxKeys = 20_000
 
 var errTooManyKeys = errors.New("the arguments have too many keys to check")
 
-// A shape contains the keys of an object in the arguments that an expression reads by name. The nil shape contains no
+// A shape contains the keys that an expression reads by name in an object in the arguments. A nil shape contains no
 // keys.
 type shape struct {
-	// keys contains the keys that the expression reads by name in this object.
+	// keys contains the keys in this object.
 	keys []readKey
-	// The field each is the shape of every value in the object or list.
+	// each is the shape of every value in the object or list.
 	each *shape
 }
 
@@ -48,12 +48,12 @@ func newShape(p *location) *shape {
 type readKey struct {
 	// folded is the result of fold for the name.
 	name, folded string
-	// The field below is the shape of the key's value.
+	// below is the shape of the key's value.
 	below *shape
 }
 
-// find returns the shape of the value of the key with the given name. If the expression reads a key that differs from
-// this name only by case, `_` or `-`, but not the name itself, find returns that key as the second result.
+// find returns the shape of the value of the key with the given name. If the expression does not read this key, but
+// reads a key that differs only by case, `_` or `-`, alike is the name of that key. Otherwise alike is empty.
 func (s *shape) find(name string) (below *shape, alike string) {
 	for i := range s.keys {
 		if s.keys[i].name == name {
@@ -72,22 +72,23 @@ func (s *shape) find(name string) (below *shape, alike string) {
 	return nil, alike
 }
 
-// check returns an error if an object in the given value has a key that differs from a key that the expression reads
-// only by case, `_` or `-`. A server might accept this spelling, and would then use a value that the condition has not
-// tested. The parameter left points to the number of keys and elements that may still be checked.
-func (s *shape) check(value ref.Val, left *int) error {
+// check returns an error if an object in the given value contains a different spelling of a key that the expression
+// reads. Different spellings differ only by case, `_` or `-`. A server might accept this spelling, and would then use a
+// value that the condition has not tested. remaining points to the number of keys and elements that can still be
+// checked.
+func (s *shape) check(value ref.Val, remaining *int) error {
 	if s == nil {
 		return nil
 	}
 	switch value := value.(type) {
 	case *object:
-		return s.checkObject(value, left)
+		return s.checkObject(value, remaining)
 	case traits.Lister:
 		for it := value.Iterator(); s.each != nil && it.HasNext() == types.True; {
-			if *left--; *left < 0 {
+			if *remaining--; *remaining < 0 {
 				return errTooManyKeys
 			}
-			if err := s.each.check(it.Next(), left); err != nil {
+			if err := s.each.check(it.Next(), remaining); err != nil {
 				return err
 			}
 		}
@@ -95,9 +96,9 @@ func (s *shape) check(value ref.Val, left *int) error {
 	return nil
 }
 
-func (s *shape) checkObject(o *object, left *int) error {
+func (s *shape) checkObject(o *object, remaining *int) error {
 	for _, m := range o.members {
-		if *left--; *left < 0 {
+		if *remaining--; *remaining < 0 {
 			return errTooManyKeys
 		}
 		name := string(m.name)
@@ -105,18 +106,18 @@ func (s *shape) checkObject(o *object, left *int) error {
 		if known != "" {
 			return fmt.Errorf("the key %s may be read as %s, which the condition reads", strconv.Quote(clip(name)), strconv.Quote(known))
 		}
-		if err := below.check(m.value, left); err != nil {
+		if err := below.check(m.value, remaining); err != nil {
 			return err
 		}
-		if err := s.each.check(m.value, left); err != nil {
+		if err := s.each.check(m.value, remaining); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// checkProperties returns an error if an argument is not one of the given properties. If there are no properties, all
-// arguments are accepted.
+// checkProperties returns an error if an argument is not one of the given properties. If there are no properties, it
+// accepts all arguments.
 func checkProperties(arguments ref.Val, properties []string) error {
 	if len(properties) == 0 {
 		return nil
@@ -130,7 +131,7 @@ func checkProperties(arguments ref.Val, properties []string) error {
 	return nil
 }
 
-// fold returns the same text for all spellings of a key that differ only by case, `_` or `-`.
+// fold returns the same string for all spellings of a key that differ only by case, `_` or `-`.
 func fold(name string) string {
 	if !strings.ContainsFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
 		return name

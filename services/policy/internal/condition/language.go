@@ -17,8 +17,8 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// allowedFunctions lists the functions of CEL's standard library that conditions may use. The result of each of these
-// functions depends only on its arguments and is never larger than they are.
+// allowedFunctions contains the functions in CEL's standard library that conditions may use. The result of each
+// function depends only on its arguments and is never larger than the arguments.
 var allowedFunctions = []string{
 	operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr, operators.Conditional,
 	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
@@ -72,7 +72,7 @@ func variablesOf(checked *cel.Ast) (out Variables) {
 	return out
 }
 
-// environment returns the CEL environment. It is created only once, because this takes milliseconds.
+// environment returns the CEL environment. It is created only once, because this takes several milliseconds.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	subset := &env.LibrarySubset{IncludeMacros: []string{operators.Has, operators.All, operators.Exists}}
 	for _, name := range allowedFunctions {
@@ -88,14 +88,13 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 })
 
 const (
-	// maxPattern limits the size of a regular expression, which is the number of instructions that it is compiled to.
-	// maxMatched limits the length of the strings that are matched, in bytes. The time for a match is proportional to
-	// the product of the two.
+	// maxPattern limits the size of a regular expression, measured in instructions after compilation. maxMatched limits
+	// the length in bytes of the strings that are matched. The time for a match is proportional to the product of the two.
 	maxPattern = 200
 	maxMatched = 8 << 10
 )
 
-// matchOptimization makes CEL compile each constant regular expression (in RE2 syntax) of a condition only once.
+// matchOptimization makes CEL compile each constant regular expression (RE2 syntax) in a condition only once.
 var matchOptimization = &interpreter.RegexOptimization{
 	Function:   "matches",
 	RegexIndex: 1,
@@ -128,7 +127,7 @@ func compilePattern(pattern string) (*regexp.Regexp, error) {
 	return regexp.Compile(pattern)
 }
 
-// instructions estimates how many instructions a pattern is compiled to, without compiling it. It returns at most
+// instructions estimates the number of instructions of a compiled pattern without compiling it. It returns at most
 // maxPattern+1.
 func instructions(pattern *syntax.Regexp) int {
 	total := 1 + len(pattern.Rune)

@@ -8,15 +8,15 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// A location is a place in the arguments that an expression reads. Locations form a tree in the same way as the
+// A location is a place in the arguments that an expression reads. Locations form a tree with the same structure as the
 // arguments.
 type location struct {
-	// name is the last key in the path to the location. The elements of a list have the name of the list.
+	// name is the last key in the path to the location. Elements of a list have the name of the list.
 	name string
 	// keys contains the locations of the values that the expression reads by name.
 	keys map[string]*location
-	// The field each is the location of all values that the expression reads in a different way, for example by index
-	// or in a loop. It is nil if the expression reads no values like this.
+	// each is the location of all values that the expression reads in another way, for example by index or in a loop. It
+	// is nil if there are no such values.
 	each *location
 }
 
@@ -31,7 +31,7 @@ func (p *location) key(name string) *location {
 	return p.keys[name]
 }
 
-// any returns the location that stands for all values of an object or list.
+// any returns the location that represents all values in an object or list.
 func (p *location) any() *location {
 	if p.each == nil {
 		p.each = &location{name: p.name}
@@ -39,18 +39,18 @@ func (p *location) any() *location {
 	return p.each
 }
 
-// A variable says which values a loop variable can have. They are values at the locations in elements, or keys of the
-// objects at the locations in keysOf.
+// A variable describes the values that a loop variable can have. elements contains the locations of these values.
+// keysOf contains the locations of objects whose keys are these values.
 type variable struct{ elements, keysOf []*location }
 
-// A tracer finds the places in the arguments that an expression reads.
+// A tracer finds the locations in the arguments that an expression reads.
 type tracer struct {
-	// The function tested is called for each expression that tests a part of a string. The parameter from contains the
-	// locations from which the operands of the expression can come.
+	// tested is called for each expression that tests a part of a string. The parameter from contains the locations from
+	// which the operands of the expression can come.
 	tested func(e ast.Expr, from []*location)
 }
 
-// trace returns the location of the arguments and that of caller.chain. Each contains the locations below it that the
+// trace returns the root locations of the arguments and of caller.chain, with the locations below them that the
 // expression reads.
 func trace(e ast.Expr, tested func(e ast.Expr, from []*location)) (args, chain *location) {
 	args, chain = &location{}, &location{}
@@ -151,8 +151,8 @@ func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*location {
 	return nil
 }
 
-// nameKeys is called for each comparison. If one side is a loop variable that iterates over keys, nameKeys records that
-// the expression reads the keys by name that are string literals on the other side.
+// nameKeys is called for each comparison. One side may be a loop variable that iterates over keys, and the other side
+// may contain string literals. If so, nameKeys records that the expression reads the keys with these names.
 func nameKeys(compared, with ast.Expr, scope map[string]variable) {
 	if compared.Kind() != ast.IdentKind {
 		return
@@ -193,7 +193,7 @@ func isStringLiteral(e ast.Expr) bool {
 	return ok
 }
 
-// stringLiteral returns the value of an expression that is a string literal. For other expressions, it returns false.
+// stringLiteral returns the value of a string literal. It returns false for other expressions.
 func stringLiteral(e ast.Expr) (string, bool) {
 	if e.Kind() != ast.LiteralKind {
 		return "", false

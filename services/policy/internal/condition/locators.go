@@ -13,15 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// A locatorFunction implements a function of the condition language that parses a string as a path, a URL or an address
-// with package locator. The function returns an error if the string can't be parsed.
+// A locatorFunction implements a function in conditions that parses a string as a path, URL or address with package
+// locator. The function returns an error if the string can't be parsed.
 type locatorFunction struct {
 	result *cel.Type
 	// unary implements a function with one argument. It is nil if the function has two arguments.
 	unary func(text string) (ref.Val, error)
-	// binary implements a function with two arguments, of which the second is a constant. It parses the constant and
-	// returns a function that compares the first argument with the constant. binary is nil if the function has only one
-	// argument.
+	// binary implements a function with two arguments, the second of which must be a constant. It parses the constant and
+	// returns a function that compares the first argument with it. binary is nil if the function has only one argument.
 	binary func(constant string) (func(text string) (bool, error), error)
 }
 
@@ -101,7 +100,8 @@ func ipIn(constant string) (func(string) (bool, error), error) {
 }
 
 // locators returns the CEL options that declare the locator functions, such as path.within. Functions with a constant
-// argument are declared without an implementation, because [locatorOptimizations] adds it when a condition is compiled.
+// argument are declared without an implementation, because [locatorOptimizations] provides it when a condition is
+// compiled.
 func locators() []cel.EnvOption {
 	var options []cel.EnvOption
 	for name, f := range locatorFunctions() {
@@ -114,7 +114,7 @@ func locators() []cel.EnvOption {
 	return options
 }
 
-// read returns the CEL implementation of a locator function that has one argument.
+// read returns the CEL implementation of a locator function with one argument.
 func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	return func(arg ref.Val) ref.Val {
 		text, ok := arg.(types.String)
@@ -129,8 +129,8 @@ func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	}
 }
 
-// locatorOptimizations implements the locator functions that have a constant argument, so that the constant is parsed
-// only once for each condition. CEL intends these optimizations for regular expressions, but they accept all constant
+// locatorOptimizations implements the locator functions with a constant argument, so that the constant is parsed only
+// once for each condition. The optimizations are designed for regular expressions, but they accept all constant
 // strings.
 func locatorOptimizations() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization

@@ -11,8 +11,8 @@ import (
 	"cel.dev/cel-go/common/operators"
 )
 
-// A kind says what a string contains, such as a path. It is guessed from the name of the string, from the function that
-// returns the string, and from the text that the string is compared with.
+// A kind is the kind of content in a string, such as a path. It is guessed from the function that returns the string,
+// the text with which the string is compared, and the name of the string.
 type kind int
 
 const (
@@ -24,7 +24,7 @@ const (
 	commandText // a command line of a shell
 )
 
-// kindSuggestions says, for each kind of string, what to write instead of a string test.
+// kindSuggestions contains the replacement for a string test, by kind of string.
 var kindSuggestions = map[kind]string{
 	pathText:    `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
 	urlText:     `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
@@ -33,7 +33,7 @@ var kindSuggestions = map[kind]string{
 	commandText: `compare the whole command: x in ["make test", "git status"]`,
 }
 
-// kindExamples contains, for each kind of string, a string that a string test would wrongly accept.
+// kindExamples contains examples of strings that a string test would wrongly accept, by kind of string.
 var kindExamples = map[kind]string{
 	pathText:    `"/srv/../etc" begins with "/srv"`,
 	urlText:     `"https://api.example.com@evil/" begins with "https://api.example.com"`,
@@ -42,8 +42,8 @@ var kindExamples = map[kind]string{
 	commandText: `"git status; rm -rf ." begins with "git status"`,
 }
 
-// checkTexts returns a function that refuses tests on parts of a string that is a path or URL, for example, and
-// patterns that do not match a whole string.
+// checkTexts returns a function that refuses misleading string tests. These are tests on parts of a path or URL, for
+// example, and patterns that do not match a whole string.
 func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 	return func(e ast.Expr, from []*location) {
 		function, of, with, ok := tested(e.AsCall())
@@ -57,7 +57,7 @@ func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 			return
 		}
 		if kind == commandText && (function == "contains" || function == "endsWith") {
-			return // a condition with such a test does not claim to understand the command
+			return // such a condition does not claim to understand the command
 		}
 		if kind == plainText || kind == hostText && function == "endsWith" && strings.HasPrefix(text, ".") {
 			return
@@ -66,9 +66,9 @@ func checkTexts(refuse refuseFunc) func(e ast.Expr, from []*location) {
 	}
 }
 
-// tested returns the function that is called, the string that the function tests, and the text that the string is
-// compared with. Comparisons with < or similar operators and a literal count as tests like startsWith, because strings
-// that start with the literal sort after it.
+// tested returns the called function, the string that it tests, and the text with which it compares the string. A
+// comparison of a string with a literal by < or a similar operator counts as startsWith, because strings that start
+// with the literal sort after it.
 func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	args := call.Args()
 	symbol, order := operators.FindReverseBinaryOperator(call.FunctionName())
@@ -83,7 +83,7 @@ func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 }
 
 // checkMatches refuses a pattern without anchors. For paths, URLs and email addresses, it also refuses a pattern that
-// accepts `..` or one of the [tricks]. For commands, it refuses a pattern that accepts special characters of a shell.
+// accepts `..` or one of the [tricks]. For commands, it refuses a pattern that accepts special characters of the shell.
 func checkMatches(of kind, text string, at ast.Expr, refuse refuseFunc) {
 	pattern, err := syntax.Parse(text, syntax.Perl)
 	if err != nil || instructions(pattern) > maxPattern {
@@ -105,8 +105,8 @@ func (k kind) String() string {
 	return map[kind]string{pathText: "a path", urlText: "a URL", hostText: "a host", mailText: "an email address", commandText: "a command"}[k]
 }
 
-// kindOfText guesses the kind of a string from the function that returns the string, from the text that the string is
-// compared with, and from the name of the argument.
+// kindOfText guesses the kind of a string from the function that returns the string, the text with which the string is
+// compared, and the name of the argument.
 func kindOfText(function string, of ast.Expr, with string, from []*location) kind {
 	if of.Kind() == ast.CallKind {
 		switch of.AsCall().FunctionName() {
@@ -129,8 +129,8 @@ func kindOfText(function string, of ast.Expr, with string, from []*location) kin
 	return plainText
 }
 
-// kindOfPart guesses the kind of a string from the text that the string is compared with, which may look like a part of
-// a path or URL. A single separator is not enough for a guess, because strings of other kinds contain separators too.
+// kindOfPart guesses the kind of a string from the text with which it is compared, which may look like a part of a path
+// or URL. A single separator is not enough, because other kinds of strings also contain separators.
 func kindOfPart(function, with string) kind {
 	with = strings.ReplaceAll(strings.ReplaceAll(with, `\/`, "/"), `\.`, ".")
 	_, behind, hasHost := strings.Cut(with, "://")
@@ -152,8 +152,8 @@ func kindOfPart(function, with string) kind {
 	return plainText
 }
 
-// nameWords contains the kinds of arguments by the last word of their names. nameEnds lists those of these words that
-// also count if they are only the end of the last word.
+// nameWords maps the last word of an argument's name to the argument's kind. nameEnds contains those words from
+// nameWords that also count if they are only the end of a longer word.
 var (
 	nameWords = map[string]kind{
 		"path": pathText, "file": pathText, "filename": pathText, "dir": pathText, "directory": pathText, "folder": pathText, "cwd": pathText,
@@ -163,8 +163,8 @@ var (
 	nameEnds = []string{"path", "filename", "directory", "folder", "url", "uri"}
 )
 
-// kindOfName guesses the kind of an argument from the argument's name. It uses the last word of the name, which may be
-// singular or plural, as in `filePaths`, `base_url` and `dir`.
+// kindOfName guesses the kind of an argument from the last word of its name, singular or plural. Examples are
+// `filePaths`, `base_url` and `dir`.
 func kindOfName(name string) kind {
 	last := strings.ToLower(lastWord(name))
 	for _, word := range []string{last, strings.TrimSuffix(last, "s"), strings.TrimSuffix(last, "ies") + "y"} {
@@ -178,8 +178,8 @@ func kindOfName(name string) kind {
 	return plainText
 }
 
-// lastWord returns the last word of a name. Words are separated by characters that are not letters. A capital letter
-// after a lower-case letter also begins a new word.
+// lastWord returns the last word of a name. Words are separated by characters that are not letters. A new word also
+// begins at a capital letter after a lower-case letter.
 func lastWord(name string) string {
 	letters := []rune(strings.TrimRightFunc(name, func(r rune) bool { return !unicode.IsLetter(r) }))
 	for i := len(letters) - 1; i > 0; i-- {
@@ -191,5 +191,5 @@ func lastWord(name string) string {
 	return string(letters)
 }
 
-// NamesPath reports whether the name of an argument suggests that the argument is a path.
+// NamesPath reports whether an argument's name suggests that the argument is a path.
 func NamesPath(name string) bool { return kindOfName(name) == pathText }

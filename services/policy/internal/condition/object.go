@@ -11,8 +11,8 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// object is a map whose keys are strings. It is iterated in the order of its keys, because the result of a condition
-// could otherwise differ from one evaluation to the next. The zero value is empty.
+// object is a map with strings as keys. It is iterated in the order of its keys, because otherwise a condition could
+// have a different result each time. The zero value is empty.
 type object struct {
 	members []member // sorted by name
 }

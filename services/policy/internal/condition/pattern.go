@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// anchored reports whether a pattern has anchors at both ends of each of its alternatives, so that it matches only
+// anchored reports whether each alternative in a pattern has anchors at both ends, so that the pattern matches only
 // whole strings. A pattern with `(?m)` is not anchored, because its anchors also match at line breaks.
 func anchored(pattern *syntax.Regexp) bool {
 	return hasAnchor(pattern, syntax.OpBeginText, 0) && hasAnchor(pattern, syntax.OpEndText, -1)
 }
 
-// hasAnchor reports whether a pattern has the given anchor at its start, if end is 0, or at its end, if end is -1.
+// hasAnchor reports whether a pattern has the anchor at its start (end is 0) or at its end (end is -1).
 func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	switch pattern.Op { //nolint:exhaustive // the other operators match characters
 	case anchor:
@@ -30,11 +30,12 @@ func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	return false
 }
 
-// tricks are characters that can change the meaning of a path or URL for some servers. A pattern may contain them as
-// literal characters, but not in a character class.
+// tricks contains characters that can change the meaning of a path or URL for some servers. A pattern may contain them
+// as literal characters, but not in a character class.
 const tricks = "\\%@?#\x00\n\t"
 
-// These states are used to explore a pattern. A state says what the current segment of a path contains so far.
+// These are the states for exploring a pattern. A state describes the part of the current path segment that has been
+// read so far.
 const (
 	segmentStart = iota // nothing
 	segmentDot          // "."
@@ -44,8 +45,8 @@ const (
 )
 
 // admitsTricks reports whether an anchored pattern accepts a path with a segment `..`, or has a character class that
-// contains one of the [tricks]. It explores all states of the program that the pattern is compiled to. [compilePattern]
-// must have accepted the pattern.
+// contains one of the [tricks]. It explores all states of the compiled pattern. [compilePattern] must have accepted the
+// pattern.
 func admitsTricks(pattern *syntax.Regexp) bool {
 	program, err := syntax.Compile(pattern.Simplify())
 	if err != nil {

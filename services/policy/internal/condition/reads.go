@@ -12,15 +12,15 @@ import (
 // An ArgumentRead describes how a condition reads an argument, which is a member of args.
 type ArgumentRead struct {
 	Name string
-	// Guarded is true if the condition checks whether the argument is present, for example with args.?x or has(args.x).
+	// Guarded is true if the condition checks that the argument is present, for example with args.?x or has(args.x).
 	Guarded bool
-	// Uses contains the comparisons and function calls that accept only certain types of the argument.
+	// Uses contains the comparisons and function calls that accept only certain types for the argument.
 	Uses []ArgumentUse
 }
 
 // An ArgumentUse is a comparison with an argument, or a function call to which an argument is passed.
 type ArgumentUse struct {
-	// Text is the comparison or function call, as it can be written in a condition.
+	// Text is the comparison or function call in the syntax of conditions.
 	Text string
 	// Types contains the JSON Schema types of the values that the comparison or function accepts.
 	Types []string
@@ -61,8 +61,8 @@ func (c *Condition) Reads() []ArgumentRead {
 	return out
 }
 
-// readArgument returns the name of the argument that an expression reads, and reports whether the expression also works
-// if the argument is missing. The last result is false if the expression reads no argument.
+// readArgument returns the name of the argument that an expression reads. guarded is true if the expression also works
+// without the argument. ok is false if the expression reads no argument.
 func readArgument(e ast.Expr) (name string, guarded, ok bool) {
 	switch e.Kind() { //nolint:exhaustive // the other kinds read no argument
 	case ast.SelectKind:
@@ -123,7 +123,7 @@ func usesIn(e ast.Expr) []use {
 	return nil
 }
 
-// withoutDefault returns x if the expression is x.orValue(y). Otherwise it returns the expression unchanged.
+// withoutDefault returns x if the expression is x.orValue(y). Otherwise it returns the expression itself.
 func withoutDefault(e ast.Expr) ast.Expr {
 	if e.Kind() == ast.CallKind && e.AsCall().FunctionName() == "orValue" {
 		return e.AsCall().Target()
@@ -131,8 +131,8 @@ func withoutDefault(e ast.Expr) ast.Expr {
 	return e
 }
 
-// literalTypes returns the JSON Schema types of the values that can be equal to a literal or, if the expression is a
-// list of literals, to an element of the list. For other expressions, it returns nil.
+// literalTypes returns the JSON Schema types of the values that can be equal to a literal. For a list of literals, it
+// returns the types of values that can be equal to an element. For other expressions, it returns nil.
 func literalTypes(e ast.Expr) []string {
 	switch e.Kind() { //nolint:exhaustive // expressions of other kinds are not literals
 	case ast.ListKind:

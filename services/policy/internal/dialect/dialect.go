@@ -23,9 +23,9 @@
 //	    rules: [{name: all, rate_limit: 60/minute}]
 //
 // A translation denies every call that its source denies. If a rule can't be translated, the translation contains a
-// rule that denies every call of the tool, and a problem with the position of the rule is reported. The translation
-// compares values as the source formats do, which compare numbers as 64-bit floating-point numbers, and other values as
-// text. If Sluice can't compare a value in this way, the call is denied.
+// rule that denies every call to the tool. Translate then reports a problem with the position of the rule. The
+// translation compares values like the source formats, which compare numbers as 64-bit floating-point numbers, and
+// other values as text. If this is not possible in Sluice, the call is denied.
 package dialect
 
 import (
@@ -35,13 +35,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// These constants limit how large a policy may be. A larger policy is not translated.
+// These constants limit the size of a policy. A larger policy is not translated.
 const (
-	// MaxRules limits how many rules and limits a policy may have for all tools together.
+	// MaxRules limits the number of rules and limits for all tools together.
 	MaxRules = 1000
-	// MaxConditions limits how many conditions the rules of a policy may have together.
+	// MaxConditions limits the number of conditions in all rules together.
 	MaxConditions = 2000
-	// MaxTools limits how many tools a policy may list or hide.
+	// MaxTools limits the number of tools that a policy lists or hides.
 	MaxTools = 10_000
 )
 
@@ -56,7 +56,7 @@ const (
 	OperatorYAML
 )
 
-// String returns the name that commands use for the format.
+// String returns the name of the format in commands.
 func (f Format) String() string {
 	switch f {
 	case HostedJSON:
@@ -74,21 +74,21 @@ func Formats() []Format { return []Format{HostedJSON, OperatorYAML} }
 type Source struct {
 	// File is the name of the policy in messages.
 	File string
-	// Text is the text of the policy, of at most [strictyaml.MaxBytes].
+	// Text is the text of the policy. It has at most [strictyaml.MaxBytes].
 	Text []byte
 	// Format is the format of Text.
 	Format Format
-	// Server is the name of the server that the policy is for, or a pattern for names. It is not part of the policy
-	// itself.
+	// Server is the name of the server to which the policy applies, or a pattern for names. It is given separately,
+	// because the text of the policy does not contain it.
 	Server string
 }
 
-// A Severity says how serious a problem is.
+// A Severity is how serious a problem is.
 type Severity int
 
-// The severities.
+// These are the severities.
 const (
-	// Error means that a part of the policy is not translated. The translation denies all calls that this part would
+	// Error means that a part of the policy is not translated. The translation denies all calls that this part could
 	// affect.
 	Error Severity = iota
 	// Warning means that a part of the policy has no effect in the source format, or that its meaning is uncertain.
@@ -97,15 +97,15 @@ const (
 	Info
 )
 
-// A Problem concerns a part of the policy that can't be translated, or that a person should check.
+// A Problem is a part of the policy that can't be translated, or that a person should check.
 type Problem struct { //nolint:errname // an item of a report
 	strictyaml.Problem
 
 	Severity Severity
 }
 
-// Translate translates a policy to a policy document in YAML. If the policy can't be read at all, the document is nil.
-// The problems are ordered by their position in the policy. Translate returns an error only if ctx is done.
+// Translate translates a policy into a policy document in YAML. If the policy can't be read, the document is nil. The
+// problems are in the order of their positions in the policy. Translate returns an error only if ctx is done.
 func Translate(ctx context.Context, src *Source) (document []byte, problems []Problem, err error) {
 	p, found := parse(src)
 	if p == nil {

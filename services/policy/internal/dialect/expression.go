@@ -10,25 +10,25 @@ import (
 	"strings"
 )
 
-// A side says in which direction a translated expression may differ from the original condition.
+// A side is the direction in which a translated expression may differ from the original condition.
 type side bool
 
 const (
-	// atMost means that the expression is true only if the condition is true. It may be false although the condition is
-	// true.
+	// atMost means that the expression is true only if the condition is true. The expression may be false although the
+	// condition is true.
 	atMost side = false
-	// atLeast means that the expression is true or can't be evaluated whenever the condition is true. It may be true
-	// although the condition is false.
+	// atLeast means that if the condition is true, the expression is true or can't be evaluated. The expression may be
+	// true although the condition is false.
 	atLeast side = true
 )
 
-// An untranslatable error says why a condition can't be translated.
+// An untranslatable error is the reason why a condition can't be translated.
 type untranslatable struct{ at, message, suggestion string }
 
 // Error implements error.
 func (u *untranslatable) Error() string { return u.message }
 
-// expression translates a condition to an expression of the condition language. Its errors are of type
+// expression translates a condition into an expression in the condition language. Its errors are of type
 // [*untranslatable].
 func expression(c *conditionForm, to side) (string, error) {
 	fail := func(message, suggestion string) (string, error) {
@@ -59,10 +59,10 @@ func expression(c *conditionForm, to side) (string, error) {
 	return fail(fmt.Sprintf("the operator %s with this value can't be translated exactly", c.Op), "write a condition for it")
 }
 
-// An argument is a value in the arguments of a call. The keys are the path to the value.
+// An argument is a value in the arguments of a call. keys is the path to the value.
 type argument struct{ keys []string }
 
-// identifier matches the keys that an expression can read with a dot, except for those in keywords.
+// identifier matches the keys that an expression can read with a dot, but also keywords.
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 var keywords = []string{
@@ -74,7 +74,7 @@ func isIdentifier(key string) bool {
 	return identifier.MatchString(key) && !slices.Contains(keywords, key)
 }
 
-// upTo returns the expression that reads the value to which the first n keys of the path lead.
+// upTo returns the expression that reads the value at the first n keys of the path.
 func (a argument) upTo(n int) string {
 	parts := []string{"args"}
 	for _, key := range a.keys[:n] {
@@ -89,8 +89,7 @@ func (a argument) upTo(n int) string {
 
 func (a argument) read() string { return a.upTo(len(a.keys)) }
 
-// guards returns one expression for each key of the path. The expression is true if the value to which the earlier keys
-// lead contains the key.
+// guards returns one expression for each key in the path. The expression is true if the key is present.
 func (a argument) guards() (out []string) {
 	for i, key := range a.keys {
 		if isIdentifier(key) {
@@ -104,8 +103,8 @@ func (a argument) guards() (out []string) {
 
 func (a argument) present() string { return strings.Join(a.guards(), " && ") }
 
-// exists returns an expression that is true if the argument is present and not null. If wanted is false, it returns the
-// opposite expression.
+// exists returns an expression that is true if the argument is present and not null, or the opposite expression if
+// wanted is false.
 func (a argument) exists(wanted bool) string {
 	if wanted {
 		return a.present() + " && " + a.read() + " != null"
@@ -117,8 +116,8 @@ func (a argument) exists(wanted bool) string {
 	return "(" + strings.Join(guards, " || ") + " || " + a.read() + " == null)"
 }
 
-// test translates the comparison of the expression x with the value v. The caller must make sure that the value of x is
-// present. test returns "" if the comparison can't be translated.
+// test translates the comparison of the expression x with the value v. The caller of test must ensure that the value of
+// x is present. test returns "" if the comparison can't be translated.
 func test(op, x string, v *literal, to side) string {
 	switch op {
 	case "eq":
@@ -139,8 +138,7 @@ func test(op, x string, v *literal, to side) string {
 }
 
 // compared translates a comparison of numbers. The source formats round the argument to a 64-bit floating-point number
-// before they compare it. Therefore they may treat an argument that is slightly less than the bound as equal to the
-// bound.
+// first. Therefore they may treat an argument that is slightly less than the bound as equal to the bound.
 func compared(op, x string, bound float64, to side) string {
 	switch {
 	case op == "lt" && to == atMost:
@@ -163,8 +161,8 @@ func compared(op, x string, bound float64, to side) string {
 }
 
 // The following functions return expressions that compare the value of x with a number. If the value is not a number,
-// the expression is false or can't be evaluated. The function `decimal` of the condition language also accepts texts.
-// Therefore it is used only after a comparison with a whole number, which does not accept texts.
+// the expression is false or can't be evaluated. The function `decimal` also accepts strings. Therefore it is used only
+// after a comparison with a whole number, which does not accept strings.
 
 func atMostNumber(x string, bound float64) string {
 	if isWhole(bound) {
@@ -194,7 +192,7 @@ func greaterThan(x string, bound float64) string {
 	return "(" + x + " >= " + whole(math.Floor(bound)) + " && decimal(" + x + ") > " + decimal(bound) + ")"
 }
 
-// equal translates the test that the value of x is equal to v.
+// equal translates the test whether the value of x is equal to v.
 func equal(x string, v *literal, to side) string {
 	switch {
 	case v.kind == textValue && (to == atMost || v.isOnlyText()):
@@ -213,7 +211,7 @@ func equal(x string, v *literal, to side) string {
 	return ""
 }
 
-// differs translates the test that the value of x is not equal to v.
+// differs translates the test whether the value of x is not equal to v.
 func differs(x string, v *literal, to side) string {
 	switch {
 	case v.kind == textValue && (to == atLeast || v.isOnlyText()):
@@ -230,8 +228,7 @@ func differs(x string, v *literal, to side) string {
 	return ""
 }
 
-// member translates the test that the value of x is in a list. If the parameter in is false, it translates the opposite
-// test.
+// member translates the test whether the value of x is in a list, or the opposite test if the parameter in is false.
 func member(in bool, x string, list *literal, to side) string {
 	if list.kind != listValue || len(list.list) == 0 {
 		return ""
@@ -254,9 +251,9 @@ func member(in bool, x string, list *literal, to side) string {
 	return "(" + strings.Join(parts, join) + ")"
 }
 
-// textMember is like member, but returns "" unless the list contains only texts. It also returns "" if a text in the
-// list could be equal to a number, because the source formats convert numbers to texts, so that the translation could
-// be wrong.
+// textMember is like member, but returns "" unless the list contains only strings. It also returns "" if a string in
+// the list could be equal to a number, because then the translation could be wrong. The source formats convert numbers
+// to strings for the comparison.
 func textMember(in bool, x string, list *literal, to side) string {
 	exact := in == (to == atMost)
 	var quoted []string
@@ -274,8 +271,8 @@ func textMember(in bool, x string, list *literal, to side) string {
 	return "!(" + text + ")"
 }
 
-// contains translates the test that a text contains another text, or that a list contains a text as an element. If to
-// is atLeast, the expression can't be evaluated for lists.
+// contains translates the test whether a string contains another string, or whether a list contains a string as an
+// element. If to is atLeast, the expression can't be evaluated for lists.
 func contains(x string, v *literal, to side) string {
 	text := strconv.Quote(v.text)
 	switch {
@@ -288,7 +285,7 @@ func contains(x string, v *literal, to side) string {
 	}
 }
 
-// matches translates the test that a regular expression matches any part of a text.
+// matches translates the test whether a regular expression matches any part of a string.
 func matches(x string, v *literal) string {
 	if v.kind != textValue {
 		return ""
@@ -299,8 +296,8 @@ func matches(x string, v *literal) string {
 	return x + ".matches(" + strconv.Quote(wholePattern(v.text)) + ")"
 }
 
-// wholePattern returns a pattern that matches the whole of a text if the given pattern matches a part of it. If the
-// given pattern has no alternatives and groups with flags, the result stays readable.
+// wholePattern returns a pattern that matches a whole string if the given pattern matches a part of it. The result is
+// easier to read if the given pattern has no alternatives and no groups with flags.
 func wholePattern(pattern string) string {
 	const anything = "(?s:.*)"
 	if strings.Contains(pattern, "|") || strings.Contains(pattern, "(?") || strings.Contains(pattern, `\Q`) {

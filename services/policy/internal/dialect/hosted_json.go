@@ -89,7 +89,7 @@ func (r *reader) hosted(text []byte) *policy {
 	return r.finish(p)
 }
 
-// countCounters adds to the map how often the limits use each counter.
+// countCounters counts in the map how many limits use each counter.
 func countCounters(counters map[string]int, limits []hostedLimit) {
 	for _, l := range limits {
 		counters[l.Counter]++
@@ -124,8 +124,8 @@ func (r *reader) hostedRules(at, name string, form hostedTool, counters map[stri
 	return out
 }
 
-// noted returns the given rule. If the rule has conditions, noted also adds a warning, because a person should check
-// their translation.
+// noted returns the given rule. If the rule has conditions, noted adds a warning, because a person should check their
+// translation.
 func (r *reader) noted(read rule) rule {
 	if len(read.conditions) > 0 && read.kind != unclear {
 		r.add(Warning, read.at, "its conditions are read like those of the format "+OperatorYAML.String(), "check the translation, for example with the tests of the document")
@@ -158,10 +158,10 @@ func (r *reader) hostedLimit(at, name string, form hostedLimit, uses int) rule {
 	return out
 }
 
-// knownOps contains the operators that both formats have in conditions.
+// knownOps contains the operators for conditions in both formats.
 var knownOps = []string{"eq", "neq", "in", "not_in", "lt", "lte", "gt", "gte", "regex", "contains", "exists"}
 
-// checkOp reports whether conditions can use an operator. If they can't, it returns a suggestion.
+// checkOp reports whether conditions can use an operator. Otherwise it returns a suggestion.
 func checkOp(op string) (suggestion string, ok bool) {
 	if slices.Contains(knownOps, op) {
 		return "", true

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// maxNumber is the largest absolute value of a number that can be translated. A 64-bit floating-point number can
+// maxNumber is the maximum absolute value of a number that can be translated. A 64-bit floating-point number can
 // represent all whole numbers up to maxNumber exactly.
 const maxNumber = 1 << 53
 
@@ -23,7 +23,7 @@ const (
 	listValue
 )
 
-// A literal is the value in a condition that an argument is compared with.
+// A literal is the value with which a condition compares an argument.
 type literal struct {
 	kind   valueKind
 	text   string
@@ -60,21 +60,22 @@ func literalOf(n *yaml.Node) literal {
 
 func isWhole(number float64) bool { return number == math.Trunc(number) }
 
-// whole returns a whole number as it is written in a condition.
+// whole formats a whole number for a condition.
 func whole(number float64) string { return strconv.FormatFloat(number, 'f', -1, 64) }
 
-// decimal returns a call of the function `decimal` for a condition. The argument of the call is the shortest text that
-// is rounded to the given number when it is parsed.
+// decimal returns a call of the function `decimal` in a condition. Its argument is the shortest string that is rounded
+// to the given number when it is parsed.
 func decimal(number float64) string {
 	return `decimal("` + strconv.FormatFloat(number, 'g', -1, 64) + `")`
 }
 
-// below returns the next smaller floating-point number, and above returns the next greater one.
+// below returns the greatest floating-point number that is less than the given number, and above returns the smallest
+// one that is greater.
 func below(number float64) float64 { return math.Nextafter(number, math.Inf(-1)) }
 func above(number float64) float64 { return math.Nextafter(number, math.Inf(1)) }
 
-// isOnlyText reports whether the source formats treat the text v as equal to texts only. They compare values of
-// different types as texts, so the text "5" is also equal to the number 5.
+// isOnlyText reports whether v is a string that the source formats treat as equal only to strings. The source formats
+// compare values of different types as strings, so they treat the string "5" as equal to the number 5.
 func (v *literal) isOnlyText() bool {
 	if v.kind != textValue {
 		return false

@@ -87,7 +87,7 @@ func (r *reader) operatorRules(at, tool string, rules []operatorRule) (out []rul
 		if tool == allTools {
 			read.per = "[server]"
 		}
-		if read.name == "" { // the source format requires a name, but there are published policies with rules that have no name
+		if read.name == "" { // the source format requires a name, but some published policies have rules without a name
 			read.name = fmt.Sprintf("rule-%d", i+1)
 		}
 		if s := one.State; s != nil && counters[s.Counter] {
@@ -146,8 +146,8 @@ func (r *reader) rateLimit(at, text string, out *rule) bool {
 	return true
 }
 
-// state converts those conditions of a rule that concern the rule's own counter to limits. If the rule has no such
-// condition, its counter has no effect, so state ignores the counter and adds a warning.
+// state converts the conditions on the rule's own counter into limits. If the rule has no such condition, its counter
+// has no effect. Then state ignores the counter and adds a warning.
 func (r *reader) state(at string, s *operatorState, out *rule) bool {
 	increment, ok := r.increment(at+".state", s)
 	if !ok {
@@ -177,7 +177,7 @@ func (r *reader) state(at string, s *operatorState, out *rule) bool {
 	return true
 }
 
-// increment returns by how much a call increases a counter. If the counter is not valid in the source format or can't
+// increment returns the number that a call adds to a counter. If the counter is not valid in the source format or can't
 // be translated, increment adds a problem and returns false.
 func (r *reader) increment(at string, s *operatorState) (number int64, ok bool) {
 	number = 1

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// allTools is the name that stands for all tools in both formats.
+// allTools is the name that means all tools in both formats.
 const allTools = "*"
 
 // A policy is the content of a source policy, independent of its format.
@@ -19,23 +19,22 @@ type policy struct {
 	rules  []rule
 }
 
-// A tool is the name of a tool with the position of the name in the source.
+// A tool is the name of a tool, and the position of the name in the source.
 type tool struct{ at, name string }
 
-// A kind says what a rule of the source does.
+// A kind is the effect of a rule in the source.
 type kind int
 
 const (
 	// requires means that a call is denied unless all conditions are true.
 	requires kind = iota
-	// refuses means that a call is denied if all conditions are true, which is also the case if there are no
-	// conditions.
+	// refuses means that a call is denied if all conditions are true, or if there are no conditions.
 	refuses
 	// unclear means that the rule can't be read, and that a problem was reported.
 	unclear
 )
 
-// A rule is one rule of the source policy.
+// A rule is one rule in the source policy.
 type rule struct {
 	at string
 	// tool is the name of a tool, or allTools.
@@ -45,21 +44,21 @@ type rule struct {
 	// message is shown to the caller if the rule denies a call.
 	message string
 	limits  []limit
-	// The field per is the YAML list of dimensions by which the limits count calls.
+	// per is the YAML list of the dimensions by which the limits count calls separately.
 	per string
 }
 
-// A limit allows at most max calls in a window of time. If max is less than 1, the limit allows no calls.
+// A limit allows at most max calls in a time window. If max is less than 1, the limit allows no calls.
 type limit struct {
 	at     string
 	max    int64
 	window string
 }
 
-// windows contains the windows of policy documents, by the names that the source formats use for them.
+// windows contains the windows in policy documents, by their names in the source formats.
 var windows = map[string]string{"minute": "1m", "hour": "1h", "day": "1d"}
 
-// A conditionForm is a condition as both source formats contain it.
+// A conditionForm is a condition in either source format.
 type conditionForm struct {
 	Path  string    `yaml:"path"`
 	Op    string    `yaml:"op"`

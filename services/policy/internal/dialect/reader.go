@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// maxReported is the number of problems at which decoding stops. A policy with this many problems is not translated,
+// maxReported is the number of problems at which decoding stops. A policy with so many problems is not translated,
 // because the rest of it was not read.
 const maxReported = 100
 
-// A reader reads a source and collects problems.
+// A reader decodes a source and collects problems.
 type reader struct {
 	source   *strictyaml.Source
 	problems []Problem
@@ -39,8 +39,8 @@ func problemsOf(err error) (out []Problem) {
 	return out
 }
 
-// decode decodes the source and adds the problems that it finds. It returns false if a problem is outside the values of
-// the keys `tools` and `all_tools`, or if there are too many problems.
+// decode decodes the source and adds the problems that it finds. It returns false if there are too many problems, or if
+// a problem is not inside the values of the keys `tools` and `all_tools`.
 func (r *reader) decode(into any) bool {
 	err := r.source.Decode(into)
 	if err == nil {
@@ -85,8 +85,8 @@ func (r *reader) version(n *yaml.Node) bool {
 	return false
 }
 
-// defaultOf reports whether the default of the policy allows the tools that the policy does not list. It returns false
-// as the second result if the default is unknown.
+// defaultOf reports whether the default of the policy allows the tools that the policy does not list. Its second result
+// is false if the default is unknown.
 func (r *reader) defaultOf(text string) (allows, ok bool) {
 	if text != "allow" && text != "deny" {
 		r.add(Error, "default", "is neither allow nor deny", strictyaml.Suggest(text, []string{"allow", "deny"}))
@@ -108,7 +108,7 @@ func (r *reader) hide(names []string) (out []tool) {
 }
 
 // checkName reports whether a tool can have the given name. If not, it adds a problem. Calls with such a name are
-// always refused, so a rule for it is not needed.
+// always refused, so a rule for it is not necessary.
 func (r *reader) checkName(at, name string) bool {
 	if isToolName(name) {
 		return true
@@ -128,7 +128,7 @@ func isToolName(name string) bool {
 	})
 }
 
-// places sets the position of each condition in the source, and returns the conditions.
+// places sets the position in the source of each condition, and returns the conditions.
 func places(at string, conditions []conditionForm) []conditionForm {
 	for i := range conditions {
 		conditions[i].at = strictyaml.Index(at+".conditions", i)
@@ -155,7 +155,7 @@ func (r *reader) finish(p *policy) *policy {
 	return p
 }
 
-// sortedKeys returns the sorted names of the tools. The name that stands for all tools comes last.
+// sortedKeys returns the sorted names of the tools, with allTools at the end.
 func sortedKeys[T any](tools map[string]T) []string {
 	names := slices.Sorted(maps.Keys(tools))
 	if _, found := tools[allTools]; found {

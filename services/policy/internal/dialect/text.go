@@ -54,13 +54,13 @@ func (r *outRule) write(out *bytes.Buffer) {
 	}
 }
 
-// plain matches texts that do not need quotes in YAML, except for those that words matches.
+// plain matches strings that need no quotes in YAML, unless words also matches them.
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*(?:[ .][A-Za-z0-9_-]+)*$`)
 
-// words matches texts that some YAML parsers do not read as strings unless they are quoted.
+// words matches strings that some YAML parsers do not read as strings unless they are quoted.
 var words = regexp.MustCompile(`(?i)^(?:y|n|yes|no|on|off|true|false|null|nan|inf)$`)
 
-// quoted returns a YAML string for a text.
+// quoted returns a YAML scalar for a string.
 func quoted(text string) string {
 	if plain.MatchString(text) && !words.MatchString(text) {
 		return text
@@ -68,7 +68,7 @@ func quoted(text string) string {
 	return strconv.QuoteToASCII(text)
 }
 
-// singleQuoted is like quoted, but uses single quotes if it can, because conditions contain double quotes and
+// singleQuoted is like quoted, but uses single quotes if possible, because conditions contain double quotes and
 // backslashes.
 func singleQuoted(text string) string {
 	if strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c > '~' || c == '\'' }) {

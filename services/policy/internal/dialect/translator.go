@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A translator converts a source policy to the content of a policy document.
+// A translator converts a source policy into the content of a policy document.
 type translator struct {
 	policy   *policy
 	problems []Problem
-	// entries contains the entries under `tools` of the document, and rules contains its rules, both in order.
+	// entries contains the entries under `tools`, and rules contains the rules. Both are in order.
 	entries []entry
 	rules   []outRule
 	// hidden contains the names of the hidden tools, and names contains the names of the rules.
@@ -27,7 +27,7 @@ type translator struct {
 // An entry is an entry under `tools` in the translated document.
 type entry struct{ tool, action string }
 
-// An outRule is a rule in the translated document. Unless it has limits or hides a tool, it denies calls.
+// An outRule is a rule in the translated document. It denies calls unless it has limits or hides a tool.
 type outRule struct {
 	name, tool, when, reason string
 	limits                   []string
@@ -51,7 +51,7 @@ func (t *translator) translate(ctx context.Context) error {
 	return nil
 }
 
-// tools adds entries to the document for the hidden tools and the allowed tools.
+// tools adds entries for the hidden tools and the allowed tools to the document.
 func (t *translator) tools() {
 	for _, one := range t.policy.hidden {
 		if one.name == allTools {
@@ -68,8 +68,8 @@ func (t *translator) tools() {
 	}
 }
 
-// rule translates a rule of the source policy. It adds up to two rules to the document, of which one denies calls and
-// the other has the limits.
+// rule translates a rule in the source policy. It adds up to two rules to the document: one that denies calls, and one
+// with the limits.
 func (t *translator) rule(r *rule) {
 	name := t.name(r.name, r.tool)
 	when, err := t.condition(r)
@@ -95,7 +95,7 @@ func (t *translator) rule(r *rule) {
 	t.rules = append(t.rules, outRule{name: name, tool: r.tool, limits: t.limits(r)})
 }
 
-// deny adds a rule that denies every call of the tool, in place of a rule that can't be translated.
+// deny adds a rule that denies every call to the tool. It replaces a rule that can't be translated.
 func (t *translator) deny(r *rule, name string, err error) {
 	note := "not translated"
 	if u, ok := errors.AsType[*untranslatable](err); ok {
@@ -109,10 +109,10 @@ func (t *translator) deny(r *rule, name string, err error) {
 	t.rules = append(t.rules, outRule{name: name, tool: r.tool, reason: "a rule of the imported policy is not translated", note: note})
 }
 
-var errUnclear = errors.New("the rule can't be read") // the problem was added before
+var errUnclear = errors.New("the rule can't be read") // the problem has already been added
 
-// condition returns the condition under which the translated rule denies calls. An empty condition means that it denies
-// every call.
+// condition returns the condition under which the translated rule denies calls. If it is empty, the rule denies all
+// calls.
 func (*translator) condition(r *rule) (string, error) {
 	if r.kind == unclear {
 		return "", errUnclear
@@ -146,8 +146,8 @@ func (*translator) condition(r *rule) (string, error) {
 	return when, nil
 }
 
-// limits returns values of the key rate_limit for the limits of a rule. Because a rule of a document can't have two
-// limits with the same window, it returns only the smallest limit for each window.
+// limits returns values of the key rate_limit for the limits of a rule. A rule in a document can't have two limits with
+// the same window, so limits returns only the smallest limit for each window.
 func (*translator) limits(r *rule) (out []string) {
 	smallest := make(map[string]int64)
 	for _, l := range r.limits {
@@ -163,7 +163,7 @@ func (*translator) limits(r *rule) (out []string) {
 	return out
 }
 
-// reason returns the reason that the translated rule gives when it denies a call.
+// reason returns the reason in the translated rule, which is shown when the rule denies a call.
 func (t *translator) reason(r *rule) string {
 	if r.message == "" {
 		return "denied by the rule " + cut(printable(r.name), engine.MaxNameBytes) + " of the imported policy"
@@ -184,7 +184,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// cut shortens a text to at most n bytes without splitting a character.
+// cut shortens a string to at most n bytes without splitting a character.
 func cut(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -196,7 +196,7 @@ func (t *translator) add(severity Severity, at, message, suggestion string) {
 	t.problems = append(t.problems, Problem{t.policy.source.Problem(at, message, suggestion), severity})
 }
 
-// name returns the name of the translated rule for a tool. No other rule has this name.
+// name returns a unique name for the translated rule for a tool.
 func (t *translator) name(name, tool string) string {
 	if tool == allTools {
 		tool = "all-tools"
@@ -219,8 +219,8 @@ func (t *translator) name(name, tool string) string {
 	return out
 }
 
-// slug replaces every run of characters other than ASCII letters, digits and _ with a single -. It also removes - and _
-// from both ends of the text.
+// slug replaces every sequence of characters other than ASCII letters, digits and _ with a single -. It also removes -
+// and _ from both ends of the string.
 func slug(text string) string {
 	out := strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' {
@@ -234,7 +234,7 @@ func slug(text string) string {
 	return strings.Trim(out, "-_")
 }
 
-// sorted returns the problems in the order of their positions in the source policy.
+// sorted returns the problems, sorted by their positions in the source policy.
 func (t *translator) sorted() []Problem {
 	slices.SortStableFunc(t.problems, func(a, b Problem) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))

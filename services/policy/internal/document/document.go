@@ -1,5 +1,5 @@
-// Package document parses policy documents in YAML into documents of package engine. It
-// reports unknown keys and invalid values as errors. A document has this form:
+// Package document parses policy documents in YAML into documents of package engine. It reports unknown keys and
+// invalid values as errors. A document has this form:
 //
 //	version: 1
 //	name: starter                  # if absent: the file's name without its extension
@@ -37,25 +37,25 @@
 //	  - call: {tool: create_issue, args: {draft: false}}
 //	    want: {action: deny, rule: only-drafts.otherwise}
 //
-// A rule or an entry with `when` decides a call only if the condition is true. `otherwise` has the same keys as a rule
-// without a condition, and decides the call if the condition is false.
+// A rule or an entry with `when` decides a call only if the condition is true. `otherwise` decides the call if the
+// condition is false. It can contain the same keys as a rule without a condition.
 //
-// The keys method, tool, prompt, uri, server, agent, principal, groups and tenant of `match` have a pattern or a list
-// of patterns; see [engine.Match]. The keys category, risk and tags have a name or a list of names that the catalog
-// assigns to tools. The key annotations maps names to values. An absent key matches everything, with one exception: a
-// rule without the key method concerns only tools/call, or, if it has the key prompt or uri, the methods that name a
-// prompt or a URI. `default` concerns only tools/call.
+// In `match`, the values of the keys method, tool, prompt, uri, server, agent, principal, groups and tenant are a
+// pattern or a list of patterns (see [engine.Match]). The values of category, risk and tags are a name or a list of
+// names that the catalog assigns to tools. The key annotations maps names to values. An absent key matches everything,
+// with one exception: a rule without method matches only tools/call. If it has prompt or uri, it matches the methods
+// that name a prompt or a URI instead. `default` applies only to tools/call.
 //
-// An entry under `tools` that has a limit and no action allows the tool. Any other entry or rule without an action
-// decides nothing. Its limits, timeout, forward, redact and record apply if another rule or a default allows the call.
+// An entry under `tools` that has a limit and no action allows the tool. All other entries and rules without an action
+// decide nothing. Their limits, timeout, forward, redact and record apply if another rule or a default allows the call.
 //
-// With `mode: observe`, a rule, an entry or a whole document is not enforced until the time in `until`; see package
-// observe.
+// A rule, an entry or a document with `mode: observe` is not enforced until the time in `until` (see package observe).
 //
 // `rate_limit` is a limit or a list of limits. The window is a number of seconds, or a duration such as 90s, 1h or 7d.
 // `per` lists the dimensions by which calls are counted separately: session, principal, owner, agent, tenant, server
-// and tool. If `per` is absent, an entry's limit counts per session, server and tool, and a rule's limit counts per
-// session, over all calls that the rule matches. All other times are written in the same way as windows.
+// and tool. The default for an entry is to count calls separately for each session, server and tool. The default for a
+// rule is to count all calls that it matches separately for each session. All other durations have the same syntax as
+// windows.
 package document
 
 import (
@@ -71,32 +71,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxProblems limits how many problems are reported for one document.
+// maxProblems limits the number of problems that are reported for one document.
 const maxProblems = 100
 
 // A File is the text of one document.
 type File struct {
-	// Path is the path of the file, which messages show. If the text contains no name for the document, the name is
-	// derived from Path.
+	// Path is the path of the file for messages. If the text contains no name for the document, the name is derived from
+	// Path.
 	Path string
-	// Text is YAML or JSON, of at most [strictyaml.MaxBytes].
+	// Text is YAML or JSON. It has at most [strictyaml.MaxBytes].
 	Text []byte
 }
 
-// A Set contains the documents that were parsed from several files.
+// A Set contains documents that were parsed from several files.
 type Set struct {
-	// Documents contains the documents of the files, in the order of the files.
+	// Documents contains the documents, in the order of the files.
 	Documents []engine.Document
-	// Warnings concern rules that probably do not do what their author meant. Documents with warnings can be loaded
-	// nevertheless.
+	// Warnings contains problems in rules that probably do not do what their author meant. Documents with warnings can
+	// still be loaded.
 	Warnings strictyaml.Errors
 	// Tests contains the tests of all documents. Run them with [Set.RunTests].
 	Tests []Test
 }
 
-// ParseSet parses documents that are to be active together. The parameter now is the current time. If people is not
-// nil, ParseSet also checks whether there are enough people to approve calls. The error is a [strictyaml.Errors] that
-// contains every problem in every file.
+// ParseSet parses documents that would be active together. The parameter now is the current time. If people is not nil,
+// ParseSet also checks that there are enough people to approve calls. The error is a [strictyaml.Errors] with all
+// problems in all files.
 func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
@@ -122,7 +122,7 @@ func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, erro
 		readers = append(readers, r)
 	}
 	if len(problems) > 0 {
-		return nil, problems // these are in the order of the files, and sorted within each file
+		return nil, problems // sorted by file, and by position in each file
 	}
 	for _, w := range engine.CheckOverlaps(set.Documents) {
 		set.Warnings = append(set.Warnings, readers[w.Document].problem(w.ParseError))
@@ -130,8 +130,8 @@ func ParseSet(files []File, people *engine.Approvers, now time.Time) (*Set, erro
 	return set, nil
 }
 
-// parse parses one document. The returned document comes with its reader, which knows the positions of the rules in the
-// document. The error is a [strictyaml.Errors].
+// parse parses one document. It returns the document and its reader, which knows the positions of the rules. The error
+// is a [strictyaml.Errors].
 func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
@@ -149,7 +149,7 @@ func parse(file string, text []byte, people *engine.Approvers, now time.Time) (*
 		if slices.ContainsFunc(found, func(p strictyaml.Problem) bool { return p.Message == notAPolicy }) {
 			return nil, engine.Document{}, found
 		}
-		r.problems = found // the parts that could be decoded are checked, too
+		r.problems = found // the decoded parts are checked too
 	}
 	d := r.document(&f)
 	if people != nil && len(r.problems) == 0 {
@@ -171,12 +171,12 @@ type reader struct {
 	warnings strictyaml.Errors
 	// rulePaths contains the YAML path of each engine rule, in the order of the rules.
 	rulePaths []string
-	// The field read contains the tests that were read from the document.
+	// read contains the tests that were read from the document.
 	read []Test
 }
 
-// add adds a problem with the value at a path, unless a problem at or below the path was added before. Without this
-// exception, a value that could not be decoded would also be reported as missing.
+// add adds a problem with the value at a path, unless there already is a problem at or below the path. Otherwise a
+// value that could not be decoded would also be reported as missing.
 func (r *reader) add(at, message, suggestion string) {
 	if len(r.problems) >= maxProblems {
 		return
@@ -215,7 +215,7 @@ func (r *reader) document(f *form) engine.Document {
 	return d
 }
 
-// addParseError adds a problem or warning that package engine found in the document.
+// addParseError adds a problem or warning from package engine.
 func (r *reader) addParseError(fault engine.ParseError, f *form) {
 	if fault.Rule < 0 {
 		if fault.Field == "name" && f.Name == nil {
@@ -235,7 +235,7 @@ func (r *reader) addParseError(fault engine.ParseError, f *form) {
 	r.add(at, fault.Message, fault.Suggestion)
 }
 
-// checkFilled adds the problem that the value at the given path is empty, unless ok is true.
+// checkFilled adds a problem for an empty value at the given path, unless ok is true.
 func (r *reader) checkFilled(at string, ok bool, suggestion string) {
 	if !ok {
 		r.add(at, "is empty", suggestion)
@@ -267,7 +267,7 @@ func (r *reader) defaultAction(text *string) engine.Default {
 	return engine.DefaultDeny
 }
 
-// nameOf derives the name of a document from the path of its file. It is used if the document does not specify a name.
+// nameOf derives the name of a document without a name from the path of its file.
 func nameOf(file string) string {
 	base := path.Base(filepath.ToSlash(file))
 	return strings.TrimSuffix(base, path.Ext(base))

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A form is the content of a document as YAML is decoded. A nil pointer means that the key is absent.
+// A form is the YAML content of a document. A nil pointer means that the key is absent.
 type form struct {
 	Version *int             `yaml:"version"`
 	Name    *string          `yaml:"name"`
@@ -33,7 +33,7 @@ type namedRule struct {
 	terms `yaml:",inline"`
 }
 
-// A match is an [engine.Match] as YAML is decoded.
+// A match is the YAML content of an [engine.Match].
 type match struct {
 	Method    strictyaml.OneOrMany[string] `yaml:"method"`
 	Tool      strictyaml.OneOrMany[string] `yaml:"tool"`
@@ -51,7 +51,7 @@ type match struct {
 	Annotations map[string]bool              `yaml:"annotations"`
 }
 
-// terms contains the keys that entries under `tools` and rules have in common.
+// terms contains the keys that entries under `tools` and rules share.
 type terms struct {
 	Action    *string                         `yaml:"action"`
 	Reason    string                          `yaml:"reason"`
@@ -91,19 +91,19 @@ type grant struct {
 	ExtraArgs *string `yaml:"extra_args"`
 }
 
-// A stepUp is an [engine.StepUp] as YAML is decoded.
+// A stepUp is the YAML content of an [engine.StepUp].
 type stepUp struct {
 	MaxAge *window                      `yaml:"max_age"`
 	ACR    strictyaml.OneOrMany[string] `yaml:"acr"`
 }
 
-// A record says which parts of a call are stored in addition to the record in the journal.
+// A record specifies which parts of a call are stored in addition to the record in the journal.
 type record struct {
 	// Arguments must be "redacted".
 	Arguments string `yaml:"arguments"`
 }
 
-// A redact says what to replace in results and arguments.
+// A redact specifies what to replace in results and arguments.
 type redact struct {
 	Results   *redactPart `yaml:"results"`
 	Arguments *redactPart `yaml:"arguments"`
@@ -155,7 +155,7 @@ func parseWindow(n *yaml.Node) (time.Duration, bool) {
 }
 
 // saturate returns the given number of units as a duration. If the product would overflow, it returns a smaller
-// duration that is still longer than every allowed duration.
+// duration, which is still longer than every allowed duration.
 func saturate(number int64, unit time.Duration) time.Duration {
 	most := int64(2 * engine.MaxWindow / unit)
 	return time.Duration(min(max(number, -most), most)) * unit
@@ -190,13 +190,13 @@ func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
 	return explainRuleKey(key)
 }
 
-// explainKey returns the message for a key of the policy language that this version does not support. For other keys,
-// it returns false.
+// explainKey returns the message for a key in the policy language that this version does not support. It returns false
+// for other keys.
 func explainKey(key string) (message, suggestion string, ok bool) {
 	return fmt.Sprintf("%q is not supported by this version", key), "remove it", slices.Contains(notSupported, key)
 }
 
-// notSupported contains the keys of the policy language that this version supports in no place.
+// notSupported contains the keys in the policy language that this version does not support anywhere.
 var notSupported = []string{
 	"on_limiter_error",                                                // keys of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // keys of limits

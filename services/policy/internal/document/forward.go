@@ -29,7 +29,7 @@ func (r *reader) forward(at string, t *terms, rule *engine.Rule) {
 	}
 }
 
-// testSchema returns a function that checks whether the arguments of a test's call are valid under the schema in the
+// testSchema returns a function that checks whether the arguments in a test's call are valid under the schema in the
 // test. If the test has no schema, all arguments are valid. The parameter t may be nil.
 func (r *reader) testSchema(at string, t *testTool) func(params string) error {
 	if t == nil || t.Schema == nil {
@@ -42,7 +42,7 @@ func (r *reader) testSchema(at string, t *testTool) func(params string) error {
 	var definition bytes.Buffer
 	enc := jsontext.NewEncoder(&definition)
 	for _, token := range []jsontext.Token{jsontext.BeginObject, jsontext.String("inputSchema")} {
-		_ = enc.WriteToken(token) // a write to a buffer never fails
+		_ = enc.WriteToken(token) // writing to a buffer never fails
 	}
 	r.writeJSON(enc, at, t.Schema)
 	_ = enc.WriteToken(jsontext.EndObject)

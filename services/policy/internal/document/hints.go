@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// kindHints contains suggestions for values of the wrong kind, for example for a list where a mapping is needed. A
-// suggestion applies to values whose path matches the regular expression.
+// kindHints contains suggestions for values of the wrong kind, for example a list instead of a mapping. A suggestion
+// applies to values whose path matches the regular expression.
 var kindHints = []struct {
 	path       *regexp.Regexp
 	suggestion string
@@ -36,7 +36,7 @@ var kindHints = []struct {
 	{regexp.MustCompile(`^tests\[\d+\]\.call$`), "write it as {tool: NAME, args: {}}"},
 }
 
-// addKindHints adds suggestions to the problems that were found when a document was decoded.
+// addKindHints adds suggestions to the problems from decoding a document.
 func addKindHints(problems strictyaml.Errors) {
 	for i := range problems {
 		p := &problems[i]
@@ -52,7 +52,7 @@ func addKindHints(problems strictyaml.Errors) {
 	}
 }
 
-// has reports whether a problem with the value at the given path was added before.
+// has reports whether a problem with the value at the given path has already been added.
 func (r *reader) has(at string) bool {
 	at = r.source.Problem(at, "", "").Path
 	return slices.ContainsFunc(r.problems, func(p strictyaml.Problem) bool { return p.Path == at })
@@ -72,11 +72,11 @@ func actionHint(name string) string {
 	return strictyaml.Suggest(name, engine.Actions())
 }
 
-// configurationKeys contains keys of sluice.yaml that a user might write into a policy by mistake.
+// configurationKeys contains keys from sluice.yaml that a user might write into a policy by mistake.
 var configurationKeys = []string{"servers", "policies", "listen", "auth"}
 
-// notAPolicy is the message for a file that is the configuration of an MCP client. It is the only problem that is
-// reported for such a file.
+// notAPolicy is the message for a file that is the configuration of an MCP client. No other problem is reported for
+// such a file.
 const notAPolicy = "this is a client's configuration of MCP servers, not a policy"
 
 // explainDocumentKey returns the message for an unknown key at the top level of a document.
@@ -96,7 +96,7 @@ func explainDocumentKey(key string) (message, suggestion string, ok bool) {
 	return explainKey(key)
 }
 
-// explainRuleKey returns the message for an unknown key of a rule or of an entry under `tools`.
+// explainRuleKey returns the message for an unknown key in a rule or an entry under `tools`.
 func explainRuleKey(key string) (message, suggestion string, ok bool) {
 	switch {
 	case slices.Contains([]string{"if", "condition", "conditions", "where", "unless"}, key):
@@ -109,5 +109,5 @@ func explainRuleKey(key string) (message, suggestion string, ok bool) {
 	return explainKey(key)
 }
 
-// matchKeys contains the keys of `match`, which users sometimes write directly into a rule.
+// matchKeys contains the keys of `match`. Users sometimes write them directly into a rule.
 var matchKeys = []string{"method", "tool", "prompt", "uri", "server", "agent", "principal", "groups", "tenant", "category", "risk", "tags", "annotations"}

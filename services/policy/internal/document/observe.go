@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/observe"
 )
 
-// observe checks the keys mode and until at the given path, and returns the time until which the rule or document is in
-// observe mode. Until then, its decisions are only recorded and not enforced. The result is zero if the rule or
-// document is enforced. The parameter kind is "rule" or "document".
+// observe checks the keys mode and until at the given path. It returns the time until which the rule or document is in
+// observe mode, in which its decisions are only recorded and not enforced. The result is zero if the rule or document
+// is enforced. The parameter kind is "rule" or "document".
 func (r *reader) observe(at, kind, mode string, until observe.Until) time.Time {
 	key := func(name string) string {
 		if at == "" {

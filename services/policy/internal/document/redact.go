@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// redactions returns the redactions of a rule for its key redact.
+// redactions returns the redactions in a rule's key redact.
 func (r *reader) redactions(at string, f *redact) (out []engine.Redaction) {
 	if f == nil {
 		return nil
@@ -32,7 +32,7 @@ func (r *reader) redactPart(out []engine.Redaction, at string, target engine.Red
 		r.add(at, "is empty", redactExample)
 	}
 	for _, path := range f.Paths {
-		if path == "" { // the engine would take the redaction for one with a detector
+		if path == "" { // package engine would treat this redaction as one with a detector
 			r.add(at+".paths", `the path "" selects the whole value`, "write a JSON Pointer, for example /user/email")
 			continue
 		}

@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// addRules adds the entries under `tools`, and then the rules, to the document as rules of the engine.
+// addRules adds the entries under `tools` and then the rules to the document, as engine rules.
 func (r *reader) addRules(f *form, d *engine.Document) {
 	for _, tool := range slices.Sorted(maps.Keys(f.Tools)) {
 		at := strictyaml.Key("tools", tool)
-		if tool == "" { // the engine would report that a rule has no name
+		if tool == "" { // package engine would report a rule without a name
 			r.add(at, "is not a tool's name", "write the tool's name")
 			continue
 		}
@@ -41,8 +41,8 @@ func (r *reader) addRules(f *form, d *engine.Document) {
 	}
 }
 
-// addOtherwise adds the rule for `otherwise`. It applies to the calls for which the condition of the rule that was
-// added last is false.
+// addOtherwise adds the rule for `otherwise`. This rule applies to the calls for which the condition of the last added
+// rule is false.
 func (r *reader) addOtherwise(d *engine.Document, at string, t *terms, per []engine.Dimension) {
 	o := t.Otherwise
 	if o == nil {
@@ -97,8 +97,8 @@ func (r *reader) match(at string, m *match) engine.Match {
 	}
 }
 
-// rule converts the keys that entries under `tools` and rules have in common. The parameter per lists the dimensions of
-// those limits that do not specify dimensions.
+// rule converts the keys that entries under `tools` and rules share. The parameter per contains the default dimensions
+// of limits.
 func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule := engine.Rule{Action: r.action(at+".action", t.Action), Reason: t.Reason, Approvers: t.Approvers}
 	r.checkFilled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "remove it")
@@ -109,7 +109,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	}
 	if t.Quorum != nil {
 		rule.Quorum = *t.Quorum
-		if rule.Quorum == 0 { // the engine would treat 0 as 1
+		if rule.Quorum == 0 { // package engine would treat 0 as 1
 			r.add(at+".quorum", fmt.Sprintf("0 is not between 1 and %d", engine.MaxQuorum), "")
 		}
 	}
@@ -136,7 +136,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 
 const recordExample = "write it as record: {arguments: redacted}"
 
-// record reports whether the rule has the key record. If the value of the key is unknown, record adds a problem.
+// record reports whether the rule has the key record. It adds a problem if the value of the key is unknown.
 func (r *reader) record(at string, f *record) bool {
 	if f != nil && f.Arguments != "redacted" && !r.has(at) {
 		r.add(at+".arguments", fmt.Sprintf("unknown value %q", f.Arguments), recordExample)
@@ -144,8 +144,7 @@ func (r *reader) record(at string, f *record) bool {
 	return f != nil
 }
 
-// extraArgs reports whether the rule has the key extra_args. If the value of the key is unknown, extraArgs adds a
-// problem.
+// extraArgs reports whether the rule has the key extra_args. It adds a problem if the value of the key is unknown.
 func (r *reader) extraArgs(at string, value *string) bool {
 	if value != nil && *value != "allow" {
 		r.add(at+".extra_args", fmt.Sprintf("unknown value %q", *value), "write allow, or remove it")
@@ -153,7 +152,7 @@ func (r *reader) extraArgs(at string, value *string) bool {
 	return value != nil
 }
 
-// time converts one of the durations of an approval. If the duration is 0, time adds a problem, because package engine
+// time converts one of the durations for approvals. It adds a problem if the duration is 0, because package engine
 // treats 0 as an absent duration.
 func (r *reader) time(at string, w *window) time.Duration {
 	if w == nil {
@@ -172,7 +171,7 @@ func (r *reader) grant(at string, g *grant) engine.Grant {
 	}
 	if g.Calls == nil {
 		r.add(at+".calls", "is required", "say how many calls one approval covers, for example calls: 10")
-	} else if grant.Calls = *g.Calls; grant.Calls == 0 { // the engine would treat 0 as no grant
+	} else if grant.Calls = *g.Calls; grant.Calls == 0 { // package engine would treat 0 as no grant
 		r.add(at+".calls", fmt.Sprintf("0 is not between 1 and %d", engine.MaxGrantCalls), "")
 	}
 	if g.Within == nil {
@@ -190,7 +189,7 @@ func (r *reader) grant(at string, g *grant) engine.Grant {
 
 const stepUpExample = "write it as {max_age: 5m, acr: [phr]}"
 
-// stepUp converts the key approve_with of a rule. If the value is empty, stepUp adds a problem, because package engine
+// stepUp converts the key approve_with in a rule. It adds a problem if the value is empty, because package engine
 // treats an empty value as an absent key.
 func (r *reader) stepUp(at string, s *stepUp) (out engine.StepUp) {
 	r.checkFilled(at+".acr", s.ACR == nil || len(s.ACR) > 0, "remove it: then any acr is accepted")

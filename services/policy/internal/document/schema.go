@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// Schema returns the JSON Schema for documents, which is meant for editors. The schema accepts every document that can
-// be loaded. It refuses unknown keys, values of the wrong type, and unknown names, for example of actions. It does not
-// check conditions, patterns, or keys that depend on each other.
+// Schema returns the JSON Schema for documents, which editors can use. The schema accepts every document that can be
+// loaded. It rejects unknown keys, values of the wrong type, and unknown names, for example of actions. It does not
+// check conditions, patterns, or dependencies between keys.
 //
-// The schema uses draft 7, because all versions of the YAML language server support this draft.
+// The schema uses draft 7 because all versions of the YAML language server support it.
 func Schema() []byte {
 	root := object("document", reflect.TypeFor[form]())
 	root["$schema"] = "http://json-schema.org/draft-07/schema#"
@@ -28,7 +28,7 @@ func Schema() []byte {
 	root["description"] = "A policy document of Sluice, version 1"
 	out, err := json.Marshal(root, json.Deterministic(true), jsontext.WithIndent("  "), jsontext.EscapeForHTML(false))
 	if err != nil {
-		panic("document: marshal the schema: " + err.Error()) // a schema consists of strings, numbers, lists and maps, which can be encoded
+		panic("document: marshal the schema: " + err.Error()) // can't happen: a schema has only JSON types
 	}
 	return append(out, '\n')
 }
@@ -36,7 +36,7 @@ func Schema() []byte {
 // A schema is a JSON Schema.
 type schema = map[string]any
 
-// structNames contains the names by which the keys of [keywords] refer to structs.
+// structNames contains the names for structs in the keys of [keywords].
 var structNames = map[reflect.Type]string{
 	reflect.TypeFor[form]():          "document",
 	reflect.TypeFor[namedRule]():     "rule",
@@ -132,12 +132,12 @@ func value(key string, t reflect.Type, k keyword) schema {
 	return out
 }
 
-// A keyword describes a key that documents can have.
+// A keyword describes a key in documents.
 type keyword struct {
 	// text is the description that editors show.
 	text string
-	// limits contains schema keywords that restrict the value further than its type does. If the value is a list, they
-	// restrict the items of the list.
+	// limits contains schema keywords that restrict the value in addition to its type. For a list, they restrict the
+	// items.
 	limits   schema
 	required bool
 }
@@ -159,6 +159,6 @@ var conditionLimits = schema{"maxLength": condition.MaxBytes, "pattern": `\S`}
 
 func atMost(bytes int) schema { return schema{"minLength": 1, "maxLength": bytes} }
 
-// patternLimits contains the schema keywords for patterns. A schema counts characters, although the limit is in bytes.
-// A pattern never has more characters than bytes, so the schema accepts all valid patterns.
+// patternLimits contains the schema keywords for patterns. A schema limits characters, but the engine limits bytes. A
+// pattern never has more characters than bytes, so the schema accepts all valid patterns.
 var patternLimits = atMost(engine.MaxPatternBytes)

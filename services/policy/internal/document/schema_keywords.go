@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// keywords describes every key that a document can have. An index of the map consists of a name in [structNames], a dot
-// and the key.
+// keywords describes all keys in documents. The map is indexed by a name in [structNames], a dot and the key.
 var keywords = map[string]keyword{
 	"document.version": {"The version of the policy language: always 1.", schema{"const": 1}, true},
 	"document.name":    {"The unique name of the document. Default: the file's name.", schema{"pattern": documentNamePattern}, false},

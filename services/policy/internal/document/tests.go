@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A Test is a test in a document. It contains a call and the decision that the documents must make on the call.
+// A Test is a test in a document. It contains a call and the required decision on the call.
 type Test struct {
 	source *strictyaml.Source
-	// The field at is the path to the test in the document.
+	// at is the path to the test in the document.
 	at             string
 	document, name string
 	call           engine.Call
@@ -26,18 +26,17 @@ type Test struct {
 
 // A TestResult is the result of one test.
 type TestResult struct {
-	// Document is the name of the document that contains the test. Name is the test's name, which may be empty.
+	// Document is the name of the document with the test. Name is the test's name, which may be empty.
 	Document, Name string
 	// Place is the position of the test in the document.
 	Place strictyaml.Problem
-	// Failure says why the test failed. It is nil if the test passed.
+	// Failure is the reason why the test failed. It is nil if the test passed.
 	Failure *strictyaml.Problem
 }
 
-// RunTests runs the tests of all documents against the whole set, as if every rule were enforced. It returns one
-// problem for each test that fails, and stops after 100 problems. If the tests take longer than the time in the
-// parameter within, RunTests stops and also returns a problem for the document whose tests took the longest. If ctx is
-// done, it returns an error.
+// RunTests runs the tests in all documents against the whole set, without observe mode. It returns one problem for each
+// test that fails, and stops after 100 problems. If the tests take longer than within, RunTests stops and also returns
+// a problem for the document whose tests took the longest. RunTests returns an error if ctx is done.
 func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (strictyaml.Errors, error) {
 	var failed strictyaml.Errors
 	late, err := s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(_ *Test, failure *strictyaml.Problem) bool {
@@ -52,8 +51,8 @@ func (s *Set) RunTests(ctx context.Context, within time.Duration, sessionCap int
 	return failed, err
 }
 
-// TestResults is like [Set.RunTests], but returns the result of each test that it ran. If the tests took too long, late
-// is the problem that says so. Otherwise late is nil.
+// TestResults is like [Set.RunTests], but returns the result of each test that it ran. late is a problem if the tests
+// took too long, and otherwise nil.
 func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap int, times engine.Times) (all []TestResult, late *strictyaml.Problem, err error) {
 	late, err = s.eachTest(ctx, within, engine.Options{SessionCap: sessionCap, Times: times}, func(t *Test, failure *strictyaml.Problem) bool {
 		all = append(all, TestResult{Document: t.document, Name: t.name, Place: t.source.Problem(t.at, "", ""), Failure: failure})
@@ -62,10 +61,10 @@ func (s *Set) TestResults(ctx context.Context, within time.Duration, sessionCap 
 	return all, late, err
 }
 
-// eachTest runs the tests and calls the given function with the result of each test, until the function returns false.
-// If the tests take longer than the time in the parameter within, eachTest stops and returns a problem for the document
-// whose tests took the longest.
-func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, each func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
+// eachTest runs the tests and passes the result of every test to the function report, until report returns false. If
+// the tests take longer than within, eachTest stops and returns a problem for the document whose tests took the
+// longest.
+func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine.Options, report func(*Test, *strictyaml.Problem) bool) (late *strictyaml.Problem, _ error) {
 	if len(s.Tests) == 0 {
 		return nil, nil
 	}
@@ -83,7 +82,7 @@ func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine
 		if !t.passes(compiled.Decide(t.call)) {
 			failure = new(t.problem(compiled.Explain(t.call)))
 		}
-		if !each(t, failure) {
+		if !report(t, failure) {
 			return nil, nil
 		}
 		if watch.add(t.document); watch.total > within && i+1 < len(s.Tests) {
@@ -93,7 +92,7 @@ func (s *Set) eachTest(ctx context.Context, within time.Duration, options engine
 	return nil, nil
 }
 
-// stopwatch measures how much time the tests of each document take.
+// stopwatch measures how long the tests in each document take.
 type stopwatch struct {
 	spent map[string]time.Duration
 	total time.Duration
@@ -108,8 +107,8 @@ func (w *stopwatch) add(document string) {
 	w.total += passed
 }
 
-// tooLong returns the problem that the tests take too long, for the document whose tests took the longest. The
-// parameter ran is the number of tests that were run.
+// tooLong returns the problem for tests that take too long. It is a problem in the document whose tests took the
+// longest. ran is the number of tests that were run.
 func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Problem {
 	slowest := slices.MaxFunc(slices.Sorted(maps.Keys(w.spent)), func(a, b string) int { return cmp.Compare(w.spent[a], w.spent[b]) })
 	first := slices.IndexFunc(s.Tests, func(t Test) bool { return t.document == slowest })
@@ -120,7 +119,7 @@ func (s *Set) tooLong(w *stopwatch, within time.Duration, ran int) strictyaml.Pr
 
 func (t *Test) passes(d engine.Decision) bool { return len(t.differences(&d)) == 0 }
 
-// differences describes how the decision on the test's call differs from what the test wants.
+// differences describes how the decision on the test's call differs from the required decision.
 func (t *Test) differences(d *engine.Decision) []string {
 	var out []string
 	if got := actionOf(d); got != t.want.Action {
@@ -149,7 +148,7 @@ func orNone(text string) string {
 	return text
 }
 
-// actionOf returns the name of the action that leads to the given decision.
+// actionOf returns the name of the action that results in the given decision.
 func actionOf(d *engine.Decision) string {
 	switch {
 	case d.Effect == engine.Allow:
@@ -163,9 +162,9 @@ func actionOf(d *engine.Decision) string {
 	}
 }
 
-// wantedRule returns the rule that the test wants, with its document. If the test does not name a document, the rule is
-// in the test's own document. A "/" in the name of an entry does not separate a document, because no document has a
-// name such as "tools.x".
+// wantedRule returns the rule that the test requires, with its document. If the test does not name a document, the rule
+// is in the test's own document. A slash normally separates the document from the rule. But in "tools.x/y", it belongs
+// to the name of an entry, because no document has a name such as "tools.x".
 func (t *Test) wantedRule() string {
 	if strings.Contains(t.want.Rule, "/") && !strings.HasPrefix(t.want.Rule, "tools.") {
 		return t.want.Rule
@@ -173,7 +172,7 @@ func (t *Test) wantedRule() string {
 	return t.document + "/" + t.want.Rule
 }
 
-// problem returns the problem that says why the test fails.
+// problem returns the problem that describes why the test fails.
 func (t *Test) problem(e engine.Explanation) strictyaml.Problem {
 	d := &e.Decision
 	name := ""
@@ -199,8 +198,8 @@ func (t *Test) problem(e engine.Explanation) strictyaml.Problem {
 	return t.source.Problem(t.at, text, suggestion)
 }
 
-// conditionOf returns how the condition of a rule was evaluated for the principal with the given index in the chain. It
-// returns nil if the rule was not evaluated or has no condition.
+// conditionOf returns the check of a rule's condition for the principal with the given index in the chain. It returns
+// nil if the rule was not evaluated or has no condition.
 func conditionOf(rules []engine.ConsideredRule, name string, chain int) *engine.Check {
 	at := slices.IndexFunc(rules, func(r engine.ConsideredRule) bool { return r.Rule.String() == name && r.ChainIndex == chain })
 	if at < 0 {
@@ -222,9 +221,9 @@ func describeCondition(rule string, c *engine.Check) string {
 	return fmt.Sprintf("The condition of %s, `%s`, %s", rule, c.Want, is)
 }
 
-// whyNot says why the rule that the test wants did not make the decision. It does not repeat the result of the
-// condition in decided, which is already in the message. If the wanted rule does not exist, whyNot also returns a
-// suggestion.
+// whyNot returns the reason why the rule that the test requires did not make the decision. It omits the result of the
+// condition in decided, because the test's message already contains that result. If the required rule does not exist,
+// whyNot also returns a suggestion.
 func (t *Test) whyNot(rules []engine.ConsideredRule, decided *engine.Check) (why, suggestion string) {
 	if len(rules) == 0 { // the call was refused before rules were evaluated
 		return "", ""

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// A testForm is a [Test] as YAML is decoded.
+// A testForm is the YAML content of a [Test].
 type testForm struct {
 	Name   string      `yaml:"name"`
 	Call   testCall    `yaml:"call"`
@@ -61,7 +61,7 @@ type testWant struct {
 	Reason *string `yaml:"reason"`
 }
 
-// A moment is a time. In YAML, it is a time in RFC 3339 format, or a date, which stands for midnight UTC on that date.
+// A moment is a time. In YAML, it is an RFC 3339 time or a date. A date means midnight UTC on that date.
 type moment time.Time
 
 // UnmarshalYAML implements yaml.Unmarshaler.

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// MaxTests limits how many tests a document may have.
+// MaxTests limits the number of tests in a document.
 const MaxTests = 1000
 
 // testCodes contains the codes that a test can require.
@@ -26,7 +26,7 @@ var testCodes = []string{
 	string(engine.ApprovalRequired), string(engine.ToolUnknown), string(engine.ToolNameInvalid),
 }
 
-// tests converts the tests in the YAML form of a document.
+// tests converts the tests in a document.
 func (r *reader) tests(f *form, d *engine.Document) []Test {
 	r.checkFilled("tests", f.Tests == nil || len(f.Tests) > 0, "remove it")
 	if len(f.Tests) > MaxTests {
@@ -86,7 +86,7 @@ func (r *reader) testCall(at string, t *testForm, d *engine.Document) engine.Cal
 	return call
 }
 
-// testMethod sets the method of the test's call, and the name of the tool or prompt or the URI that the call contains.
+// testMethod sets the method of the test's call, and the tool name, prompt name or URI in the call.
 func (r *reader) testMethod(at string, t *testCall, call *engine.Call) {
 	kinds := []struct {
 		key, value, ref string
@@ -167,7 +167,7 @@ func (r *reader) testSubject(at string, c *testCaller) engine.Subject {
 	return out
 }
 
-// testFacts converts the facts about the tool in a test, which replace the facts from the catalog.
+// testFacts converts the facts about the tool in a test. The test uses them instead of facts from the catalog.
 func (r *reader) testFacts(at string, t *testTool) engine.Facts {
 	one := func(key, value string, known []string) {
 		if value != "" && !slices.Contains(known, value) {
@@ -213,14 +213,14 @@ func (r *reader) testParams(at string, args *yaml.Node, call *engine.Call) strin
 	var out bytes.Buffer
 	enc := jsontext.NewEncoder(&out)
 	for _, token := range []jsontext.Token{jsontext.BeginObject, jsontext.String("arguments")} {
-		_ = enc.WriteToken(token) // a write to a buffer never fails
+		_ = enc.WriteToken(token) // writing to a buffer never fails
 	}
 	r.writeJSON(enc, at, args)
 	_ = enc.WriteToken(jsontext.EndObject)
 	return out.String()
 }
 
-// writeJSON writes a YAML value as JSON. Numbers keep their digits. If a scalar can't be written in JSON, writeJSON
+// writeJSON writes a YAML value as JSON. Numbers keep all their digits. If a scalar can't be written as JSON, writeJSON
 // adds a problem.
 func (r *reader) writeJSON(enc *jsontext.Encoder, at string, n *yaml.Node) {
 	var err error

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A Finding is a problem that package engine found in a document, together with its position.
+// A Finding is a problem from package engine with its position.
 type Finding struct {
 	Problem strictyaml.Problem
 	// Check is the name of the check that found the problem. Names of checks never change.
@@ -36,7 +36,7 @@ func CheckLists(files []File, lists *engine.ToolLists) []Finding {
 	return out
 }
 
-// problem returns a problem that package engine found, with its position.
+// problem converts a problem from package engine, and adds its position.
 func (r *reader) problem(fault engine.ParseError) strictyaml.Problem {
 	at := fault.Field
 	if fault.Rule >= 0 {

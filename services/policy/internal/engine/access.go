@@ -2,27 +2,27 @@ package engine
 
 import "slices"
 
-// An Access says what a caller may do on a server, summarized over all methods, tools and arguments. The zero value
+// An Access summarizes which calls a caller can make to a server, over all methods, tools and arguments. The zero value
 // means that every call is denied, and that rules may hide tools.
 type Access struct {
-	// If CouldAllow is false, [Set.Decide] denies every call by the caller on the server, except for the protocol's
-	// notifications, which the gateway must then drop. If it is true, some calls may be allowed or require approval,
-	// but this is not certain.
+	// If CouldAllow is false, [Set.Decide] denies all of the caller's calls to the server. The only exceptions are the
+	// protocol's notifications, which the gateway must then drop. If CouldAllow is true, some calls may be allowed or may
+	// require approval, but this is not certain.
 	CouldAllow bool
-	// HidesNone is true if no rule hides a tool of the server from the caller or a principal in the delegation chain.
+	// HidesNone is true if no rule hides a tool of the server from the caller or from a principal in the delegation chain.
 	HidesNone bool
-	// CouldList is true if a tool of the server could be visible to the caller, as [Set.Visible] defines it.
+	// CouldList is true unless [Set.Visible] certainly returns false for all tools of the server.
 	CouldList bool
-	// PromptsAlike is true if all decisions on prompts of the server are the same, because no rule that applies to the
-	// caller or a principal in the delegation chain distinguishes prompts by name. ResourcesAlike means the same for
-	// the server's resources and their URIs.
+	// PromptsAlike is true if all decisions on the server's prompts are the same. This is the case if no rule that applies
+	// to the caller or a principal in the delegation chain matches prompts by name. ResourcesAlike means the same for the
+	// server's resources and their URIs.
 	PromptsAlike, ResourcesAlike bool
 }
 
-// Access returns what the caller and the principals in its delegation chain may do on a server. CouldAllow and
-// CouldList can be true although every call is denied, because several denied patterns may together cover an allowed
-// pattern, but they are checked only one by one. The running time depends only on the number of rules, and on nothing
-// that a caller controls.
+// Access returns the access of the caller and the principals in its delegation chain to a server. CouldAllow and
+// CouldList can be true although every call is denied. The reason is that Access compares an allowed pattern with one
+// denied pattern at a time. It does not detect that several denied patterns together cover the allowed pattern. The
+// running time depends only on the number of rules, and not on any value that a caller controls.
 func (s *Set) Access(subject Subject, server string) Access {
 	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Status: Callable, anyTool: true}, listed: true}
 	if refusal(&call) != "" {
@@ -41,9 +41,9 @@ func (s *Set) Access(subject Subject, server string) Access {
 	return out
 }
 
-// couldListDenied reports whether a tool could be visible to the caller because a rule denies calls to it with a reason
-// or requires approval. It may return true although no tool is visible, because several hidden patterns may together
-// cover a pattern, but they are checked only one by one.
+// couldListDenied reports whether a tool could be visible to the caller because a rule requires approval, or denies
+// calls with a reason. It may return true although no tool is visible, because it does not detect that several hidden
+// patterns together cover a pattern.
 func (s *Set) couldListDenied(call *Call) bool {
 	hiding := s.denialsFor(&call.Subject, call.Server, func(r *rule) patterns {
 		if r.Action != ActionHide {
@@ -65,7 +65,7 @@ func (s *Set) couldListDenied(call *Call) bool {
 	return false
 }
 
-// hasReason reports whether a rule makes the decision on calls of the given tool and gives a reason.
+// hasReason reports whether the decision on calls to the given tool comes from a rule that gives a reason.
 func (s *Set) hasReason(call *Call, tool string) bool {
 	of := *call
 	of.Tool, of.evaluations = tool, nil
@@ -85,28 +85,27 @@ func (w *denials) permitsEach(subject *Subject) bool {
 	return true
 }
 
-// denials contains the patterns for names that are denied to a caller on a server, and the rules that permit calls
-// there. The names are either tool names or method names.
+// denials contains the patterns for names that are denied to a caller on a server, and the rules that permit calls to
+// this server. The names are either tool names or method names.
 type denials struct {
 	// names returns the patterns of a rule, either for tool names or for method names.
 	names func(*rule) patterns
-	// skipsExact is true if names without wildcards are ignored here, because [Set.permitsNamedTool] checks them.
+	// skipsExact is true if names without wildcards are ignored, because [Set.permitsNamedTool] checks them.
 	skipsExact bool
-	// allowing contains the rules that match the caller or a principal in the delegation chain and that allow calls or
-	// require approval for them.
+	// allowing contains the rules that allow calls or require approval for them, and that match the caller or a principal
+	// in the delegation chain.
 	allowing []*rule
-	// prefixes contains the prefixes with which all names are denied. keys contains the keys of the other denied
-	// patterns, as [glob.key] returns them.
+	// prefixes contains the prefixes of patterns that deny all names with this prefix. keys contains the result of
+	// [glob.key] for each other denied pattern.
 	prefixes map[string]bool
 	keys     map[string]bool
-	// shortest and longest are the lengths of the shortest and the longest denied prefix, in bytes.
+	// shortest and longest are the lengths in bytes of the shortest and the longest denied prefix.
 	shortest, longest int
-	// hidesName is true if a rule hides names.
-	hidesName bool
+	hidesName         bool
 }
 
-// denialsFor collects the rules for a server that match the caller or a principal in the delegation chain. The function
-// names returns the patterns of a rule that are to be collected.
+// denialsFor collects the rules for a server that match the caller or a principal in the delegation chain. The
+// parameter names is a function that returns the patterns to collect from a rule.
 func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patterns) *denials {
 	w := &denials{names: names, prefixes: make(map[string]bool), keys: make(map[string]bool)}
 	for _, r := range s.rules {
@@ -129,7 +128,7 @@ func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patt
 }
 
 // toolPatterns returns the patterns for the tools that a rule matches. If the rule does not restrict the tools, it
-// returns one pattern that matches all tools. If the rule does not match tools/call, it returns nil.
+// returns a single pattern that matches all tools. If the rule does not match tools/call, it returns nil.
 func (r *rule) toolPatterns() patterns {
 	switch {
 	case !r.matchesTools:
@@ -140,7 +139,7 @@ func (r *rule) toolPatterns() patterns {
 	return r.tools
 }
 
-// methodPatterns returns the patterns for the methods that a rule matches, except for tools/call.
+// methodPatterns returns the patterns for the methods that a rule matches, without tools/call.
 func (r *rule) methodPatterns() patterns {
 	if !r.matchesMethods {
 		return nil
@@ -162,7 +161,7 @@ func (w *denials) deny(g *glob) {
 	w.shortest, w.longest = min(w.shortest, len(g.prefix)), max(w.longest, len(g.prefix))
 }
 
-// covers reports whether a single denied pattern matches all names that g matches.
+// covers reports whether a single denied pattern matches every name that g matches.
 func (w *denials) covers(g *glob) bool {
 	if w.keys[g.key()] {
 		return true
@@ -178,7 +177,7 @@ func (w *denials) covers(g *glob) bool {
 	return false
 }
 
-// isPrefix reports whether g matches exactly the texts that start with g.prefix.
+// isPrefix reports whether g matches exactly the strings that start with g.prefix.
 func (g *glob) isPrefix() bool {
 	for _, r := range g.rest {
 		if r != anyRun {
@@ -188,11 +187,11 @@ func (g *glob) isPrefix() bool {
 	return !g.exact
 }
 
-// key returns a text that identifies the pattern. Two globs have the same key if and only if they are equal.
+// key returns a string that identifies the pattern. Two globs have the same key if and only if they are equal.
 func (g *glob) key() string { return g.prefix + "\x00" + string(encodeWildcards(g.rest)) }
 
-// encodeWildcards returns the rest of a pattern in which control characters replace the wildcards. The result is
-// unambiguous because patterns contain no control characters.
+// encodeWildcards replaces the wildcards in the rest of a pattern with control characters. The result is unambiguous
+// because patterns contain no control characters.
 func encodeWildcards(rest []rune) []rune {
 	out := make([]rune, len(rest))
 	for i, r := range rest {
@@ -208,8 +207,8 @@ func encodeWildcards(rest []rune) []rune {
 	return out
 }
 
-// permitsNamedTool reports whether calls to some tool may be permitted. It makes a decision for each tool that the
-// rules in w.allowing name without wildcards.
+// permitsNamedTool reports whether calls to at least one tool may be permitted. It makes a decision for each tool that
+// is named without wildcards in w.allowing.
 func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	for _, r := range w.allowing {
 		for _, g := range r.tools {
@@ -220,7 +219,7 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 			var space [16]*rule
 			rules := s.find(space[:0], call)
 			v := s.mostPermissive(rules, call)
-			// If the conflicting rules depend on the tool's properties, they may in fact match different tools.
+			// If the conflicting rules depend on tool properties, they might match different tools and not conflict.
 			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.hasToolProperties })
 			if apart || v.decision(call).Effect != Deny {
 				return true
@@ -230,9 +229,9 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	return false
 }
 
-// permitsPattern reports whether the caller and each principal in the delegation chain may use some names because of a
+// permitsPattern reports whether the caller and each principal in the delegation chain may use some name because of a
 // default or a pattern. A default or pattern does not count if a single denied pattern covers all its names.
-// permitsPattern does not check whether the permitted names are the same for all these principals.
+// permitsPattern does not check whether all these principals may use the same names.
 func (s *Set) permitsPattern(w *denials, call *Call) bool {
 	all := matchAll()
 	byDefault := s.fallbacks.find(call.Server).permits() && !w.covers(&all)

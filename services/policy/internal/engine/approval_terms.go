@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// checkApproval checks the keys of a rule that concern approvals.
+// checkApproval checks the keys for approvals in a rule.
 func (c *checker) checkApproval(r *Rule) {
 	if r.Action != ActionRequireApproval {
 		c.checkNoApproval(r)
@@ -27,9 +27,8 @@ func (c *checker) checkApproval(r *Rule) {
 	c.checkStepUp(&r.ApproveWith)
 }
 
-// checkApprovalMethods checks the methods of a rule that requires approval. Only some methods can require approval, and
-// only tools/call can have a grant (an approval for several calls), because a grant is bound to the definition of a
-// tool.
+// checkApprovalMethods checks the methods of a rule that requires approval. Only some methods can require approval.
+// Only tools/call can have a grant (one approval for several calls), because a grant is bound to a tool definition.
 func (c *checker) checkApprovalMethods(r *Rule) {
 	if _, methods := r.Match.scope(); !methods {
 		return
@@ -43,8 +42,8 @@ func (c *checker) checkApprovalMethods(r *Rule) {
 	}
 }
 
-// checkNoApproval checks a rule that does not require approval. It adds an error for each key that concerns approvals,
-// because these keys have no effect in such a rule.
+// checkNoApproval checks a rule that does not require approval. It adds an error for each key for approvals, because
+// such keys have no effect in this rule.
 func (c *checker) checkNoApproval(r *Rule) {
 	for _, key := range []struct {
 		name string
@@ -87,7 +86,7 @@ func (c *checker) checkTime(field string, d time.Duration) {
 	}
 }
 
-// checkSelfConfirm adds an error if a rule has self_confirm together with a key that excludes it.
+// checkSelfConfirm adds an error if a rule has self_confirm and also a key that can't be combined with it.
 func (c *checker) checkSelfConfirm(r *Rule) {
 	switch {
 	case !r.SelfConfirm:
@@ -102,8 +101,8 @@ func (c *checker) checkSelfConfirm(r *Rule) {
 	}
 }
 
-// checkStepUp checks how approvers must have authenticated. The values of acr may contain only the characters of a
-// scope (RFC 6749, section 3.3), because they are sent as a list that is separated by spaces.
+// checkStepUp checks the requirements for the authentication of approvers. The values of acr may contain only
+// characters that are valid in a scope (RFC 6749, section 3.3), because they are sent as a space-separated list.
 func (c *checker) checkStepUp(s *StepUp) {
 	if s.MaxAge != 0 && (s.MaxAge < MinAuthAge || s.MaxAge > MaxAuthAge) {
 		c.add("approve_with.max_age", "is not between 1m and 24h", "")
@@ -143,8 +142,8 @@ func (c *checker) checkGrant(g Grant) {
 	}
 }
 
-// hasUnprintable reports whether the text of a condition contains an unprintable character, which could hide a part of
-// the text.
+// hasUnprintable reports whether the text of a condition contains an unprintable character. Such a character could hide
+// a part of the text from a reader.
 func hasUnprintable(text string) bool {
 	return !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\t' && unprintable(r) })
 }

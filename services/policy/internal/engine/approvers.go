@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Approvers lists the people who may approve calls, and the agents whose calls may need an approval. A nil *Approvers
-// means that these people and agents are not known.
+// Approvers contains the people who may approve calls, and the agents whose calls may need an approval. A nil
+// *Approvers means that these people and agents are not known.
 type Approvers struct {
 	// Deciders contains the holders of operator and approver tokens, one entry for each token.
 	Deciders []Principal
@@ -16,23 +16,23 @@ type Approvers struct {
 	Callers []OwnedAgent
 	// OwnersMayApprove is true if the owner of an agent may approve or refuse the agent's calls.
 	OwnersMayApprove bool
-	// OthersMayDecide is true if people who are not in Deciders may decide, because they can sign in at an issuer. The
+	// OthersMayDecide is true if people who are not in Deciders may decide after they have signed in at an issuer. The
 	// mesh does not know these people before they sign in.
 	OthersMayDecide bool
 }
 
-// OwnedAgent is an agent and the subject of the person for whom it works. Owner is empty if the agent has no owner.
+// OwnedAgent is an agent with its owner. Owner is the subject of the person for whom the agent works, or empty.
 type OwnedAgent struct {
 	Principal
 
 	Owner string
 }
 
-// Check returns an error for each rule that requires more approvers than there are. It returns a warning for each rule
-// under which the calls of some agents can't be approved, and for each rule under which no call can be approved because
-// approve_with requires a sign-in. It checks each rule independently of the others. The document must have no other
-// errors. The suggestions contain names of people. If OthersMayDecide is true, Check returns nothing, because it can't
-// count the approvers.
+// Check returns an error for each rule that requires more approvers than exist. It returns a warning for each rule
+// whose approvers can't approve the calls of some agents. It also returns a warning for each rule that makes approval
+// impossible because approve_with requires a sign-in. Each rule is checked on its own. The document must have no other
+// errors. The suggestions contain names of people. If OthersMayDecide is true, Check returns nil, because the approvers
+// can't be counted.
 func (p *Approvers) Check(d *Document) []ParseError {
 	if p.OthersMayDecide {
 		return nil
@@ -67,7 +67,7 @@ func (p *Approvers) checkRule(r *rule) (ParseError, bool) {
 			Message:    fmt.Sprintf("can never be approved: it asks for %s, and there %s", requiredText(r, quorum), countText(len(best))),
 			Suggestion: namesText(best) + moreApproversText(r),
 		}, true
-	case !r.ApproveWith.isZero(): // people with tokens from the configuration have not signed in
+	case !r.ApproveWith.isZero(): // the people have tokens from the configuration, so they have not signed in
 		return ParseError{
 			Warning:    true,
 			Message:    "can never be approved: approve_with asks for people who have signed in, and people can't sign in as operator or approver",
@@ -78,7 +78,7 @@ func (p *Approvers) checkRule(r *rule) (ParseError, bool) {
 	}
 }
 
-// eligible returns the people who may approve calls that a rule matches. The result contains their sorted names, by
+// eligible returns the people who may approve the calls that a rule matches. The result contains their sorted names, by
 // tenant.
 func (p *Approvers) eligible(r *rule) map[string][]string {
 	out := make(map[string][]string)
@@ -96,8 +96,8 @@ func (p *Approvers) eligible(r *rule) map[string][]string {
 	return out
 }
 
-// checkCallers returns a warning if some callers have too few approvers. The map able contains the sorted names of the
-// people who may approve, by tenant.
+// checkCallers returns a warning if there are not enough approvers for some callers. able contains the sorted names of
+// the people who may approve, by tenant.
 func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) (ParseError, bool) {
 	var names []string
 	for i := range p.Callers {
@@ -117,8 +117,7 @@ func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) 
 	}, true
 }
 
-// countFor returns how many of the given people may approve the calls of a caller. Callers may not approve their own
-// calls.
+// countFor returns how many of the given people may approve a caller's calls. Callers may not approve their own calls.
 func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	n := len(able)
 	if _, found := slices.BinarySearch(able, c.Name); found {
@@ -130,7 +129,7 @@ func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	return n
 }
 
-// requiredText describes the approvers that a rule requires, for messages.
+// requiredText describes for a message which approvers a rule requires.
 func requiredText(r *rule, quorum int) string {
 	text := "1 operator or approver"
 	if quorum > 1 {
@@ -153,7 +152,6 @@ func countText(n int) string {
 	}
 }
 
-// namesText lists people for a suggestion.
 func namesText(names []string) string {
 	switch len(names) {
 	case 0:
@@ -165,7 +163,7 @@ func namesText(names []string) string {
 	}
 }
 
-// moreApproversText says how to get more approvers for a rule.
+// moreApproversText returns a suggestion for getting more approvers for a rule.
 func moreApproversText(r *rule) string {
 	text := "give more people a token with role approver or operator"
 	if len(r.Approvers) > 0 {
@@ -174,7 +172,7 @@ func moreApproversText(r *rule) string {
 	return text
 }
 
-// firstNames lists the first five names, and says how many more there are.
+// firstNames lists the first five names and the number of further names.
 func firstNames(names []string) string {
 	const most = 5
 	if len(names) <= most {

@@ -5,7 +5,7 @@ import "time"
 // byRiskName is the name of the rule in a [RuleRef] for `default: by_risk`. No rule in a document can have this name.
 const byRiskName = "default:by_risk"
 
-// byRiskOutcome is one of the possible results of `default: by_risk`.
+// byRiskOutcome is one of the possible outcomes of `default: by_risk`.
 type byRiskOutcome uint8
 
 const (
@@ -17,8 +17,9 @@ const (
 	byRiskOutcomes
 )
 
-// outcomeFor returns the result of `default: by_risk` for a tool. If the classification is not confirmed, calls are
-// allowed only with a limit, because the server chose the names and descriptions on which the classification is based.
+// outcomeFor returns the outcome of `default: by_risk` for a tool. If the classification is not confirmed, calls are
+// allowed only with a limit. The reason is that the server chose the names and descriptions from which the
+// classification was derived.
 func outcomeFor(f *Facts) byRiskOutcome {
 	switch {
 	case !f.Sure && f.Risk != "" && f.Risk != "critical":
@@ -34,8 +35,7 @@ func outcomeFor(f *Facts) byRiskOutcome {
 	}
 }
 
-// uncertaintyNote returns a sentence for an explanation if the tool's classification is uncertain. Otherwise it returns
-// "".
+// uncertaintyNote returns a sentence for an explanation if the tool's classification is uncertain, and otherwise "".
 func uncertaintyNote(f *Facts) string {
 	if outcomeFor(f) != approvalForUncertainty {
 		return ""
@@ -43,7 +43,7 @@ func uncertaintyNote(f *Facts) string {
 	return " The tool's class is uncertain, so an approval is required."
 }
 
-// byRisk contains the rules that implement the `default: by_risk` of a document, by result.
+// byRisk contains the rules that implement the `default: by_risk` of a document, by outcome.
 type byRisk [byRiskOutcomes]*rule
 
 func newByRisk(d *Document) *byRisk {

@@ -1,6 +1,7 @@
 package engine
 
-// Cacheability says for which other calls a decision may be reused. The zero value means for none.
+// Cacheability says for which other calls a decision may be reused. The zero value means that the decision may not be
+// reused.
 type Cacheability struct {
 	// Cacheable is true if the decision may be reused for calls that differ only in their params and in the sessions
 	// and runs of their callers.
@@ -9,13 +10,15 @@ type Cacheability struct {
 	BySession bool
 }
 
-// Cacheability says for which other calls the decision d may be reused, as long as the set and the facts about the tool
-// stay the same.
+// Cacheability says for which other calls the decision d may be reused while the set and the facts about the tool are
+// the same.
 //
-// A decision that requires approval may not be reused. A decision on a hidden or unknown tool may not be reused either.
-// As a result, decisions on hidden tools take the same time as decisions on unknown tools, so that callers can't
-// distinguish these tools. A decision on a tool that can't be called may not be reused, because the facts about the
-// tool may change although the revision stays the same. The same applies to decisions that depend on conditions.
+// Some decisions may not be reused:
+//
+//   - decisions that require approval
+//   - decisions that depend on conditions
+//   - decisions on hidden or unknown tools, because otherwise callers could recognize hidden tools by the response time
+//   - decisions on tools that can't be called, because the facts about such a tool can change without a new revision
 func (s *Set) Cacheability(call Call, d Decision) Cacheability {
 	if d.Effect == RequireApproval || d.Hidden || d.Code == ToolUnknown || call.Facts.Status != Callable || s.EvaluatesConditions(call) {
 		return Cacheability{}

@@ -15,34 +15,33 @@ type Call struct {
 	// Tool is the name of the tool. For other methods, it is the name of a prompt, the URI of a resource, or the URI
 	// template in the params.
 	Tool string
-	// Ref says whether a completion request concerns a prompt ([RefPrompt]) or a resource ([RefResource]). If Ref is
+	// Ref says whether a completion request is about a prompt ([RefPrompt]) or a resource ([RefResource]). If Ref is
 	// empty, rules for prompts and rules for resources both match the request, except for rules with [ActionAllow].
 	Ref string
 	// Params is the `params` of the request as a JSON object. It is empty if there are no params.
 	Params string
 	// Subject is the caller.
 	Subject Subject
-	// Now is the time of the call, which conditions can read. If it is zero, such conditions can't be evaluated.
+	// Now is the time of the call, for conditions. If it is zero, conditions that read the time can't be evaluated.
 	Now time.Time
-	// Facts contains the facts from the catalog about the tool with the definition that was listed in the caller's
-	// session. For methods other than [MethodToolsCall], only Status is set, to the status of the server.
+	// Facts contains the catalog's facts about the tool, for the tool definition that the caller's session has seen. For
+	// methods other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
-	// CheckArguments returns an error unless the arguments in Params satisfy the tool's input schema, and the schema
-	// declares them. It is nil if the schema is not known. In this case, a rule with Strict refuses the call.
+	// CheckArguments returns an error unless the tool's input schema declares the arguments in Params and the arguments
+	// satisfy the schema. It is nil if the schema is not known. If it is nil, a rule with Strict refuses the call.
 	CheckArguments func(params string) error
 
-	// argumentsError is the error that CheckArguments has returned, if argumentsChecked is true.
+	// argumentsError is the result of CheckArguments if argumentsChecked is true.
 	argumentsError   error
 	argumentsChecked bool
-	// listed is true while tools or methods are listed. The call then stands for all calls to the tool or of the
-	// method, so conditions know neither the arguments nor the time.
+	// listed is true if the call represents all calls to the tool or method, for example when the tools for a list are
+	// selected. In this case, conditions know neither the arguments nor the time.
 	listed bool
-	// anyName is true if the name of the prompt or resource is unknown. In this case, rules match regardless of their
-	// patterns for such names.
+	// anyName is true if the name of the prompt or resource is unknown. In this case, all patterns for such names match.
 	anyName bool
-	// uriCache contains the result of [Call.uri]. It is nil until the result is computed.
+	// uriCache contains the result of [Call.uri]. It is nil before the first call of this method.
 	uriCache *uriReadings
-	// evaluations contains the results of conditions. It is nil until a condition is evaluated.
+	// evaluations contains the results of conditions. It is nil before the first condition is evaluated.
 	evaluations *evaluations
 }
 
@@ -51,12 +50,12 @@ func (c *Call) OfTool() bool { return c.Method == "" || c.Method == MethodToolsC
 
 func (c *Call) method() string { return cmp.Or(c.Method, MethodToolsCall) }
 
-// A Subject is a caller and the chain of principals for whom it works. Calls of the zero Subject are refused.
+// A Subject is a caller and the chain of principals for whom the caller works. The zero Subject's calls are refused.
 type Subject struct {
 	// Caller is the principal that makes the call.
 	Caller Principal
-	// Chain is the delegation chain, which contains the principals for whom the caller works. It has at most [MaxChain]
-	// elements. The first principal started the caller, and each further principal started the one before it.
+	// Chain is the delegation chain, which contains the principals for whom the caller works. The first principal started
+	// the caller, and each further principal started the one before it. The chain has at most [MaxChain] elements.
 	Chain []Principal
 }
 
@@ -69,21 +68,21 @@ type Principal struct {
 	// Agent is the name of the calling agent. It is empty for people.
 	Agent string
 	// Owner is the subject of the person for whom the principal works. It is empty if the principal works for itself.
-	// Only limits use Owner.
+	// Owner affects only limits.
 	Owner string
 	// Groups contains the groups that the principal belongs to.
 	Groups []string
-	// Issuer, Client and Scopes are the issuer, the OAuth client and the scopes of the principal's JWT. They are empty
-	// if the principal has a token of the mesh. Only conditions read the issuer and the client.
+	// Issuer, Client and Scopes are the issuer, the OAuth client and the scopes in the principal's JWT. They are empty if
+	// the principal has a token from the mesh. Issuer and Client are read only by conditions.
 	Issuer, Client string
 	Scopes         []string
-	// Session is the session at the gateway. It is empty if the protocol has no sessions.
+	// Session is the session at the gateway. It is empty for protocol versions without sessions.
 	Session string
-	// Run is the run that the client declared, or empty if the client declared none.
+	// Run is the run that the client declared, or empty if the client did not declare a run.
 	Run string
 }
 
-// at returns the principal with an index: the caller has index 0, and Chain[i-1] has index i.
+// at returns the principal with index i. The caller has index 0, and Chain[i-1] has index i.
 func (s *Subject) at(i int) *Principal {
 	if i == 0 {
 		return &s.Caller
@@ -112,19 +111,19 @@ type Decision struct {
 	// Code says why the call is refused or needs an approval. It is empty with [Allow].
 	Code Code
 	// Message is the reason that the deciding rule gives to the model and to people. It is empty if the rule has no
-	// reason or hides the tool.
+	// reason, or if it hides the tool.
 	Message string
-	// Rule is the rule that made the decision. It is zero if no rule did.
+	// Rule is the rule that made the decision. It is zero if the decision comes from no rule.
 	Rule RuleRef
-	// RuleDigest is the SHA-256 digest of the content of this rule. It is zero if no rule made the decision.
+	// RuleDigest is the SHA-256 digest of the content of this rule. It is zero if the decision comes from no rule.
 	RuleDigest [32]byte
-	// Limits contains the limits that apply to the call. Before the call is sent, one unit of every limit must be
-	// reserved in a single reservation. No two limits have the same bucket.
+	// Limits contains the limits for the call. Before the gateway sends the call, it must reserve one unit of every limit
+	// in a single reservation. Each limit has a different bucket.
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent is true if a call with an unknown outcome may be sent again. This is the case if rules with an action
-	// apply to the caller and to each principal in the chain, and Idempotent is set in all these rules.
+	// Idempotent is true if the call may be sent again after an unknown outcome. For this, rules with an action must apply
+	// to the caller and to each principal in the chain, and all these rules must have Idempotent set.
 	Idempotent bool
 	// Timeout is the shortest timeout among the rules that apply, and TimeoutRule is the rule with this timeout. Both
 	// are zero if no rule has a timeout, or if Effect is [Deny].
@@ -137,21 +136,21 @@ type Decision struct {
 	Record bool
 	// Hidden is true if the caller must receive the same error as for an unknown tool.
 	Hidden bool
-	// ChainIndex is the index of the principal on which the decision is based. It is 0 for the caller, and i+1 for
+	// ChainIndex is the index of the principal that determines the decision. It is 0 for the caller, and i+1 for
 	// Chain[i].
 	ChainIndex int
-	// NeededScopes contains the scopes that the rules require for the call, and MissingScopes contains those that the
-	// principal does not have. Both are sorted. They are empty unless Code is [ScopeMissing].
+	// NeededScopes contains the scopes that the rules require for the call. MissingScopes contains the scopes among them
+	// that the principal does not have. Both are sorted. They are empty unless Code is [ScopeMissing].
 	NeededScopes, MissingScopes []string
-	// Observed is the decision that would be made if everything were enforced. It is nil if that decision has the same
-	// effects as this one.
+	// Observed is the decision that would be made without observe mode. It is nil if that decision would have the same
+	// effects.
 	Observed *Observation
 }
 
 // Effect is what the gateway does with a call.
 type Effect uint8
 
-// The effects.
+// These are the effects.
 const (
 	// Deny means that the call is refused. It is the zero value.
 	Deny Effect = iota
@@ -175,8 +174,8 @@ const (
 	DeniedByRule Code = "denied_by_rule"
 	// DeniedByDefault means that a tool call is denied because no rule with an action matches it.
 	DeniedByDefault Code = "denied_by_default"
-	// ToolUnknown means that the tool is hidden, that the catalog does not contain the tool or its server, or that the
-	// server's name is not valid.
+	// ToolUnknown means that the tool is hidden, or that the catalog does not contain the tool or its server. It also
+	// means that the server's name is not valid.
 	ToolUnknown Code = "tool_unknown"
 	// ToolNameInvalid means that the tool's name does not match `^[A-Za-z0-9_./-]{1,128}$`.
 	ToolNameInvalid Code = "tool_name_invalid"
@@ -186,11 +185,11 @@ const (
 	ToolQuarantined Code = "quarantined"
 	// ApprovalRequired means that the call must be approved before it is sent.
 	ApprovalRequired Code = "approval_required"
-	// MethodDenied means that a method other than [MethodToolsCall] is denied, because no rule with an action matches,
-	// or because a rule hides the method. Defaults of documents do not apply to these methods.
+	// MethodDenied means that a method other than [MethodToolsCall] is denied because no rule with an action matches, or
+	// because a rule hides the method. The defaults in documents do not apply to these methods.
 	MethodDenied Code = "method_denied"
-	// TypeError means that the call is refused because a condition can't be evaluated for it, or because its arguments
-	// do not satisfy the tool's input schema.
+	// TypeError means that a condition can't be evaluated for the call, or that the arguments do not satisfy the tool's
+	// input schema.
 	TypeError Code = "type_error"
 	// ScopeMissing means that rules permit the call, but that a principal does not have a scope that the rules require.
 	ScopeMissing Code = "scope_missing"
@@ -204,8 +203,8 @@ const (
 type RuleRef struct {
 	// Document is the name of the document.
 	Document string
-	// Rule is the rule's name. For an entry under `tools`, it is "tools." followed by the tool's name. A rule for
-	// `otherwise` ends with ".otherwise".
+	// Rule is the rule's name. For an entry under `tools`, it is "tools." followed by the tool's name. The name of a rule
+	// for `otherwise` ends with ".otherwise".
 	Rule string
 }
 
@@ -215,20 +214,20 @@ func (r RuleRef) String() string { return r.Document + "/" + r.Rule }
 // IsZero reports whether the reference names no rule.
 func (r RuleRef) IsZero() bool { return r == RuleRef{} }
 
-// A Limit is a limit that applies to a call. It limits the calls in a sliding window, in which this call counts as one.
+// A Limit limits the number of calls in a sliding window. The call for which the decision is made also counts.
 type Limit struct {
 	// Rule is the rule that specifies the limit.
 	Rule RuleRef
-	// Bucket identifies the counter of the limit, in 43 characters. Calls that share the limit have the same bucket,
-	// even if Max or the revision differs.
+	// Bucket identifies the limit's counter, in 43 characters. Calls that share the limit have the same bucket, even if
+	// Max or the revision differs.
 	Bucket string
-	// Max limits how many calls there may be in the window.
+	// Max is the maximum number of calls in the window.
 	Max int64
 	// Window is the length of the sliding window.
 	Window time.Duration
-	// Per lists the dimensions whose values are a part of the bucket's identity.
+	// Per lists the dimensions whose values are part of the bucket's identity.
 	Per []Dimension
-	// Cap is true if the limit is the cap of a principal, which counts the calls in all sessions of the principal.
+	// Cap is true if the limit caps the calls in all sessions of a principal together.
 	Cap bool
 	// SessionKey says how the session was identified.
 	SessionKey SessionKey
@@ -237,7 +236,7 @@ type Limit struct {
 // SessionKey says which value identifies the session of a call.
 type SessionKey uint8
 
-// The session keys.
+// These are the session keys.
 const (
 	// SessionKeyNone means that the limit does not count sessions separately.
 	SessionKeyNone SessionKey = iota
@@ -253,7 +252,6 @@ func (k SessionKey) String() string {
 	return nameOf([]string{"none", "run", "session", "principal"}, int(k), "SessionKey")
 }
 
-// validTool reports whether a string is a valid tool name.
 func validTool(name string) bool {
 	if len(name) == 0 || len(name) > 128 {
 		return false
@@ -275,7 +273,6 @@ func methodByte(c byte) bool { return toolByte(c) || c == '$' }
 // uriByte reports whether a byte may occur in a plain URI or a URI template.
 func uriByte(c byte) bool { return c > ' ' && c < 0x7f && !strings.ContainsRune("\"<>\\^`|#", rune(c)) }
 
-// validServer reports whether a string is a valid server name.
 func validServer(name string) bool {
 	if len(name) == 0 || len(name) > 32 {
 		return false

@@ -1,22 +1,21 @@
 package engine
 
-// maxTried limits how many combinations [evaluations.combine] tries if there are too many conditions to try all of
-// them.
+// maxTried is the maximum number of combinations that [evaluations.combine] tries if there are too many conditions to
+// try all combinations.
 const maxTried = 400
 
 // combine assumes results for the conditions whose results are unknown. Each such result can be true, false or failed.
-// For each combination of results that combine considers, it calls the function try, which makes decisions and may
-// evaluate further conditions. The parameter most is a number of conditions. If no more conditions than this have
-// unknown results, combine considers all combinations and returns true.
+// For each combination of results, combine calls try, which makes decisions and may evaluate further conditions. If at
+// most limit conditions have unknown results, combine tries all combinations and returns true.
 //
-// Otherwise combine returns false and considers at most [maxTried] combinations. These are the combinations in which
-// all conditions are false, in which all are true, and those that differ from them in one or two conditions. As a
-// result, a rule that applies only for certain results of three conditions may apply in none of these combinations.
-func (e *evaluations) combine(most uint, try func()) (complete bool) {
-	for n := uint(0); n < powerOf3(e.open, most); n++ {
+// Otherwise combine returns false and tries at most [maxTried] combinations: all conditions are false, all conditions
+// are true, and the combinations that differ from these in one or two conditions. Therefore a rule that depends on
+// three conditions may not apply in any of these combinations.
+func (e *evaluations) combine(limit uint, try func()) (complete bool) {
+	for n := uint(0); n < powerOf3(e.open, limit); n++ {
 		e.assume(n)
 		try()
-		if e.open > most {
+		if e.open > limit {
 			e.combineSome(try)
 			return false
 		}
@@ -24,8 +23,8 @@ func (e *evaluations) combine(most uint, try func()) (complete bool) {
 	return true
 }
 
-// combineSome tries the combinations in which all conditions except at most two are false, and those in which all
-// except at most two are true.
+// combineSome tries the combinations in which all conditions are false except for at most two, and those in which all
+// are true except for at most two.
 func (e *evaluations) combineSome(try func()) {
 	left := maxTried
 	with := func(assumed, failing uint) {
@@ -50,8 +49,7 @@ func (e *evaluations) combineSome(try func()) {
 	}
 }
 
-// assume sets the unknown results to the digits of n in base 3. The digit 0 means false, 1 means true, and 2 means
-// failed.
+// assume sets the unknown results to the base-3 digits of n. The digit 0 means false, 1 means true, and 2 means failed.
 func (e *evaluations) assume(n uint) {
 	e.assumed, e.failing = 0, 0
 	for bit := uint(0); n > 0; bit, n = bit+1, n/3 {
@@ -64,10 +62,10 @@ func (e *evaluations) assume(n uint) {
 	}
 }
 
-// powerOf3 returns 3 to the power of n. If n is greater than most+1, it returns 3 to the power of most+1.
-func powerOf3(n, most uint) uint {
+// powerOf3 returns 3 to the power of n. If n is greater than limit+1, it returns 3 to the power of limit+1.
+func powerOf3(n, limit uint) uint {
 	out := uint(1)
-	for range min(n, most+1) {
+	for range min(n, limit+1) {
 		out *= 3
 	}
 	return out

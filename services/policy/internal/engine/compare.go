@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxCompared limits for how many conditions with unknown results [Compare] tries all possible results.
+	// maxCompared is the maximum number of unknown conditions for which [Compare] tries all combinations of results.
 	maxCompared = 6
 	// maxChanges limits how many changes Compare returns.
 	maxChanges = 20
@@ -18,10 +18,10 @@ const (
 // A Change is a difference between the decisions of two sets on certain calls.
 type Change struct {
 	Before, After Decision
-	// Assumptions says for which results of conditions the decisions differ. It contains the conditions of the rules
-	// that made the decisions, if their results depend on the call.
+	// Assumptions says for which results of conditions the decisions differ. It contains the conditions in the rules that
+	// made the decisions, if the results of these conditions depend on the call.
 	Assumptions []Assumption
-	// InvalidArguments is true if the change concerns only calls whose arguments do not satisfy the tool's schema.
+	// InvalidArguments is true if the change affects only calls whose arguments do not satisfy the tool's schema.
 	InvalidArguments bool
 }
 
@@ -31,22 +31,22 @@ type Assumption struct {
 	Result    condition.Result
 }
 
-// Opens reports whether the change makes calls less restricted. It does so if calls that were refused are permitted, or
-// if calls that needed approval are allowed.
+// Opens reports whether the change makes calls less restricted, because refused calls become permitted or calls that
+// needed approval become allowed.
 func (c *Change) Opens() bool { return rankOf(&c.After) > rankOf(&c.Before) }
 
-// Closes reports whether the change makes calls more restricted. It does so if calls that were permitted are refused,
-// or if calls that were allowed need approval.
+// Closes reports whether the change makes calls more restricted, because permitted calls become refused or allowed
+// calls need approval.
 func (c *Change) Closes() bool { return rankOf(&c.After) < rankOf(&c.Before) }
 
-// Compare returns the differences between the decisions of two sets on all calls that differ from the given call only
-// in their arguments and the time. The sets must come from [CompilePair]. Decisions differ if their effects differ, if
-// only one of them hides the tool, or if their limits, redactions or approval terms differ. Differences in reasons and
-// codes do not count.
+// Compare returns the differences between the decisions of two sets on a call. It covers all calls that differ from the
+// given call only in their arguments and the time. The sets must come from [CompilePair]. Decisions differ if their
+// effects differ, if only one of them hides the tool, or if their limits, redactions or approval terms differ.
+// Differences in reasons and codes do not count.
 //
-// A condition that occurs in both sets has the same result in both decisions. Compare assumes that different conditions
-// are independent of each other, so a change that it reports may be impossible. It returns false as the second result
-// if there may be further changes because there are too many conditions or changes.
+// A condition that occurs in both sets has the same result in both decisions. Compare treats different conditions as
+// independent of each other, so a reported change may be impossible. The second result is false if there may be further
+// changes, because there are too many conditions or changes.
 func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
 	call.listed = true
 	if refusal(&call) != "" || sameRules(before, after, &call) {
@@ -56,7 +56,7 @@ func Compare(before, after *Set, call Call) (changes []Change, complete bool) {
 	return c.compareAll(&call, &call)
 }
 
-// comparer collects the changes of [Compare].
+// comparer collects the changes for [Compare].
 type comparer struct {
 	before, after *Set
 	changes       []Change
@@ -64,19 +64,18 @@ type comparer struct {
 	full bool
 }
 
-// compareAll compares the decisions on a call for all possible results of conditions. The call is passed as it is
-// before the change (was) and after it (is). Both are equal, unless the classification or the status of the tool
-// changes.
-func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
-	was.evaluations = &evaluations{input: was.conditionInput()}
-	is.evaluations = was.evaluations
-	complete = was.evaluations.combine(maxCompared, func() {
+// compareAll compares the decisions on a call for all possible results of conditions. before and after are the same
+// call before and after the change. They differ only if the classification or the status of the tool changes.
+func (c *comparer) compareAll(before, after *Call) (changes []Change, complete bool) {
+	before.evaluations = &evaluations{input: before.conditionInput()}
+	after.evaluations = before.evaluations
+	complete = before.evaluations.combine(maxCompared, func() {
 		for _, invalid := range []error{nil, errAssumedArguments} {
-			for _, call := range []*Call{was, is} {
+			for _, call := range []*Call{before, after} {
 				call.argumentsChecked, call.CheckArguments = false, func(string) error { return invalid }
 			}
-			c.compare(was, is, invalid != nil)
-			if !was.argumentsChecked && !is.argumentsChecked {
+			c.compare(before, after, invalid != nil)
+			if !before.argumentsChecked && !after.argumentsChecked {
 				break
 			}
 		}
@@ -85,15 +84,15 @@ func (c *comparer) compareAll(was, is *Call) (changes []Change, complete bool) {
 }
 
 // compare compares the two decisions under the current assumptions about the results of conditions.
-func (c *comparer) compare(was, is *Call, invalid bool) {
-	was.evaluations.setClass(was)
-	old, oldVerdict := c.before.decideObserved(was)
-	is.evaluations.setClass(is)
-	next, nextVerdict := c.after.decideObserved(is)
+func (c *comparer) compare(before, after *Call, invalid bool) {
+	before.evaluations.setClass(before)
+	old, oldVerdict := c.before.decideObserved(before)
+	after.evaluations.setClass(after)
+	next, nextVerdict := c.after.decideObserved(after)
 	if alikeDecisions(&old, &next) {
 		return
 	}
-	change := Change{Before: old, After: next, InvalidArguments: invalid && (was.argumentsChecked || is.argumentsChecked)}
+	change := Change{Before: old, After: next, InvalidArguments: invalid && (before.argumentsChecked || after.argumentsChecked)}
 	if slices.ContainsFunc(c.changes, func(o Change) bool { return o.covers(&change) }) {
 		return
 	}
@@ -106,15 +105,15 @@ func (c *comparer) compare(was, is *Call, invalid bool) {
 			change.Assumptions = append(change.Assumptions, a)
 		}
 	}
-	was.evaluations.setClass(was)
-	add(was.assumption(&oldVerdict))
-	is.evaluations.setClass(is)
-	add(is.assumption(&nextVerdict))
+	before.evaluations.setClass(before)
+	add(before.assumption(&oldVerdict))
+	after.evaluations.setClass(after)
+	add(after.assumption(&nextVerdict))
 	c.changes = append(c.changes, change)
 }
 
-// covers reports whether o adds nothing to c, because the same rules make the same decisions in both, and only the
-// assumed results of conditions differ.
+// covers reports whether o is redundant because c is already in the list. This is the case if the same rules make the
+// same decisions in both changes, and only the assumed results of conditions differ.
 func (c *Change) covers(o *Change) bool {
 	same := func(a, b *Decision) bool {
 		return a.Rule == b.Rule && (a.Observed == nil) == (b.Observed == nil) && alikeDecisions(a, b)
@@ -122,8 +121,8 @@ func (c *Change) covers(o *Change) bool {
 	return same(&c.Before, &o.Before) && same(&c.After, &o.After)
 }
 
-// assumption returns the condition of the rule that made a decision, with the result that is assumed for it. It returns
-// false if no result is assumed, or if a default made the decision.
+// assumption returns the condition of the rule that made a decision, and the result that is assumed for this condition.
+// It returns false if no result is assumed, or if a default made the decision.
 func (c *Call) assumption(v *verdict) (Assumption, bool) {
 	r := cmp.Or(v.failedRule, v.scoped, v.rule)
 	if r == nil || !c.isOpen(r) {
@@ -133,8 +132,8 @@ func (c *Call) assumption(v *verdict) (Assumption, bool) {
 	return Assumption{Condition: r.condition(), Result: result}, true
 }
 
-// sameRules reports whether both sets have the same rules and the same default for a call, so that their decisions are
-// the same.
+// sameRules reports whether the same rules and the same default apply to a call in both sets. If so, both sets make the
+// same decision.
 func sameRules(a, b *Set, call *Call) bool {
 	return a.opens(call) == b.opens(call) && alikeRules(a, b, call) && alikeRules(a.withoutObservation(), b.withoutObservation(), call)
 }
@@ -182,7 +181,7 @@ func limitKeys(limits []Limit) []limitKey {
 	return out
 }
 
-// alikeTerms reports whether two approval terms are the same, except for the rules that they come from.
+// alikeTerms reports whether two approval terms are the same, apart from the rules that define them.
 func alikeTerms(a, b *ApprovalTerms) bool {
 	if a == nil || b == nil {
 		return a == b

@@ -10,8 +10,7 @@ import (
 // A FactsComparer compares the decisions of a set before and after a change to the facts about a tool.
 type FactsComparer struct {
 	set *Set
-	// limits is true if the documents have so many limits that a call could be refused because too many limits apply to
-	// it.
+	// limits is true if the documents have so many limits that a call could be refused because too many limits apply.
 	limits bool
 }
 
@@ -20,11 +19,11 @@ func NewFactsComparer(set *Set, documents []Document) *FactsComparer {
 	return &FactsComparer{set: set, limits: mayExceedLimits(documents)}
 }
 
-// Compare returns the differences between the decisions before and after a change to the facts about a tool, for all
-// calls that differ from the given call only in their arguments and the time. The facts before and after the change
-// concern the same definition, so their Arguments are equal. The results have the same meaning as those of the function
-// [Compare]. If the tool's class changes, a condition that reads the arguments and the class is assumed to have
-// independent results before and after the change.
+// Compare returns the differences between the decisions before and after a change to the facts about a tool. It covers
+// all calls that differ from the given call only in their arguments and the time. The facts before and after the change
+// must be about the same definition, so that their Arguments are equal. The results have the same meaning as the
+// results of the function [Compare]. If the tool's class changes, Compare assumes that a condition that reads the
+// arguments and the class has independent results before and after the change.
 func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, complete bool) {
 	call.listed = true
 	if refusal(&call) != "" {
@@ -36,11 +35,11 @@ func (f *FactsComparer) Compare(call Call, after Facts) (changes []Change, compl
 	return c.compareAll(&call, &next)
 }
 
-// MayOpen returns rules if a change to the facts may make calls less restricted, so that calls that were refused are
-// permitted, or calls that needed approval are allowed. These rules either permit calls and apply only after the
-// change, or restrict calls and apply only before it. If [MentionedCallers] contains an example of each kind of caller,
-// MayOpen returns nothing. If the result is empty and the change makes calls less restricted, it also does so for one
-// of the principals in MentionedCallers.
+// MayOpen returns the rules that may make calls less restricted after a change to the facts. These rules either permit
+// calls and apply only after the change, or restrict calls and apply only before it. MayOpen returns nothing if
+// [MentionedCallers] contains an example of each kind of caller, because Compare then finds all such calls. If the
+// result is empty and the change makes some calls less restricted, then some of these calls are by a caller in
+// MentionedCallers.
 func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 	next := call
 	next.Facts = after
@@ -76,7 +75,7 @@ func (f *FactsComparer) MayOpen(call Call, after Facts) (out []RuleRef) {
 }
 
 // manyCallers reports whether the rules distinguish so many kinds of callers that [MentionedCallers] may not contain an
-// example of each kind. This is possible if a condition reads the caller, or if more than one rule matches only certain
+// example of each kind. This is possible if a condition reads the caller, or if several rules match only certain
 // callers.
 func manyCallers(rules []*rule) bool {
 	var first *rule

@@ -12,17 +12,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Options contains the settings that affect decisions, apart from the documents.
+// Options contains the settings, apart from the documents, that affect decisions.
 type Options struct {
-	// SessionCap limits how many calls a principal can make in all its sessions together. It is this factor times the
-	// limit for one session. SessionCap must be between 1 and [MaxSessionCap].
+	// SessionCap is a factor between 1 and [MaxSessionCap]. The limit for all sessions of a principal together is the
+	// limit for one session multiplied by SessionCap.
 	SessionCap int
-	// Times contains the durations for approvals, which apply if a rule sets no durations.
+	// Times contains the durations for approvals. They are the defaults for rules that set no durations.
 	Times Times
-	// Observe says for which servers rules are only recorded and not enforced (mode: observe).
+	// Observe says which servers are in observe mode, in which decisions are recorded but not enforced.
 	Observe Observe
-	// Now is the time when the documents are compiled. It determines which rules are still only recorded and not
-	// enforced. If Now is zero, everything is enforced.
+	// Now is the time when the documents are compiled. If observe mode of a part of the policy ended before this time, the
+	// part is enforced. If Now is zero, everything is enforced.
 	Now time.Time
 }
 
@@ -47,7 +47,6 @@ type Set struct {
 	observation
 }
 
-// A rule is a [Rule] with compiled patterns and conditions.
 type rule struct {
 	Rule
 	ref    RuleRef
@@ -64,7 +63,7 @@ type rule struct {
 	tools              patterns
 	prompts            patterns
 	uris               patterns
-	// foldedURIs contains the patterns of uris in lower case.
+	// foldedURIs contains the URI patterns in lower case.
 	foldedURIs patterns
 	agents     patterns
 	names      patterns
@@ -74,7 +73,7 @@ type rule struct {
 	matchesAnyone bool
 	// hasToolProperties is true if the rule matches by category, risk, tag or annotation.
 	hasToolProperties bool
-	// matchesTools is true if the rule can match tools/call, and matchesMethods is true if it can match other methods.
+	// matchesTools is true if the rule can match tools/call. matchesMethods is true if it can match other methods.
 	matchesTools, matchesMethods bool
 }
 
@@ -86,7 +85,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 
 // CompilePair compiles two versions of the documents for [Compare].
 func CompilePair(before, after []Document, options Options) (old, next *Set, err error) {
-	conditions := make(map[conditionText]*condition.Condition) // the conditions are shared, so that a comparison evaluates equal conditions only once
+	conditions := make(map[conditionText]*condition.Condition) // shared, so that equal conditions are evaluated only once
 	if old, err = compileWith(before, options, conditions); err != nil {
 		return nil, nil, err
 	}
@@ -94,7 +93,7 @@ func CompilePair(before, after []Document, options Options) (old, next *Set, err
 	return old, next, err
 }
 
-// compileWith compiles documents. It takes compiled conditions from the map, and adds the other conditions to it.
+// compileWith compiles documents. It reuses the compiled conditions in the map, and adds new ones to it.
 func compileWith(documents []Document, options Options, conditions map[conditionText]*condition.Condition) (*Set, error) {
 	if options.SessionCap < 1 || options.SessionCap > MaxSessionCap {
 		return nil, fmt.Errorf("a session cap of %d is not between 1 and %d", options.SessionCap, MaxSessionCap)
@@ -112,9 +111,8 @@ func compileWith(documents []Document, options Options, conditions map[condition
 	return s, nil
 }
 
-// newSet returns a set in which all documents are enforced. The documents must be sorted and have no errors. The map
-// contains the conditions of all sets that make decisions on the same calls, so that each condition is evaluated only
-// once for a call.
+// newSet returns a set that enforces all documents. The documents must be sorted and have no errors. The map contains
+// the conditions of all sets that decide on the same calls, so that each condition is evaluated only once for a call.
 func newSet(documents []Document, options *Options, conditions map[conditionText]*condition.Condition) *Set {
 	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), conditions: conditions, sessionCap: int64(options.SessionCap), times: options.Times}
 	for i := range documents {
@@ -221,7 +219,7 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	if d.Server != "" {
 		r.documentServerText = []string{d.Server}
 	}
-	r.Match = Match{ // the caller may change its lists later
+	r.Match = Match{ // copied, because the caller may later change its lists
 		Method: slices.Clone(source.Match.Method), Tool: slices.Clone(source.Match.Tool), Server: slices.Clone(source.Match.Server),
 		Prompt: slices.Clone(source.Match.Prompt), URI: slices.Clone(source.Match.URI),
 		Agent: slices.Clone(source.Match.Agent), Principal: slices.Clone(source.Match.Principal),
@@ -247,8 +245,8 @@ type conditionText struct {
 	extraArgs bool
 }
 
-// compileCondition returns the compiled condition, or nil if the text is empty. For equal texts, it returns the same
-// condition, so that this condition is evaluated only once for a call.
+// compileCondition returns the compiled condition, or nil if the text is empty. It returns the same condition for equal
+// texts, so that the condition is evaluated only once for a call.
 func (s *Set) compileCondition(source conditionText) *condition.Condition {
 	if source.text == "" {
 		return nil
@@ -276,8 +274,8 @@ func compilePatterns(texts []string) patterns {
 	return ps
 }
 
-// matchesCall reports whether the rule matches the call, regardless of the principal. r.matchesTools must be true for a
-// tool call, and r.matchesMethods must be true for any other call.
+// matchesCall reports whether the rule matches the call. It ignores the principal. For a tool call, r.matchesTools must
+// be true. For any other call, r.matchesMethods must be true.
 func (r *rule) matchesCall(call *Call) bool {
 	if !r.documentServers.match(call.Server) || !r.servers.match(call.Server) {
 		return false
@@ -294,15 +292,15 @@ func (r *rule) matchesPrincipal(p *Principal) bool {
 		r.groups.matchAny(p.Groups) && r.tenants.match(p.Tenant)
 }
 
-// fallbacks contains the defaults of the documents, by the servers to which the documents apply.
+// fallbacks contains the defaults in the documents, by the servers to which the documents apply.
 type fallbacks struct {
 	everywhere fallback
 	exact      map[string]fallback
 	globs      []fallback
 }
 
-// A fallback is the strictest default in several documents, and the first document that has it. The zero fallback means
-// that the documents have no default.
+// A fallback is the strictest default in several documents, and the first document that has this default. The zero
+// fallback means that none of the documents has a default.
 type fallback struct {
 	value    Default
 	document string
@@ -313,8 +311,8 @@ type fallback struct {
 
 func newFallbacks() fallbacks { return fallbacks{exact: make(map[string]fallback)} }
 
-// add adds the default of a document that applies to the servers that match home, or to every server if home is nil.
-// Documents must be added in the order of their names.
+// add adds the default of a document for the servers that match home, or for every server if home is nil. Documents
+// must be added in the order of their names.
 func (f *fallbacks) add(d *Document, home patterns) {
 	own := fallback{value: d.Default, document: d.Name}
 	if d.Default == DefaultByRisk {

@@ -6,29 +6,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// maxOpen limits for how many conditions with unknown results [Set.mostPermissive] tries all possible results.
+// maxOpen is the maximum number of unknown conditions for which [Set.mostPermissive] tries all combinations of results.
 const maxOpen = 4
 
-// evaluations contains the results of the conditions that were evaluated for a call.
+// evaluations contains the results of conditions for one call.
 type evaluations struct {
 	input condition.Input
-	// results uses the memory of space at first, so that a few results need no further allocation.
+	// results initially uses the memory of space, so that a few results need no further allocation.
 	results []evaluated
 	space   [4]evaluated
-	// The field open is the number of unknown results. The field assumed contains one bit for each of them, which is
-	// the result that is assumed while a decision is made.
+	// open is the number of unknown results. assumed has one bit for each unknown result. The bit is the result that is
+	// assumed while a decision is made.
 	open, assumed uint
-	// The field failing contains one bit for each unknown result. A bit that is set means that the condition is assumed
-	// to fail, which means that it can't be evaluated.
+	// failing has one bit for each unknown result. If the bit is set, the condition is assumed to fail, which means that
+	// it can't be evaluated.
 	failing uint
-	// permissive is true if every rule applies whose condition has an unknown result.
+	// permissive is true if all rules whose conditions have unknown results apply.
 	permissive bool
-	// anyArguments is true if a decision must hold for all arguments. In this case, the result of every condition that
-	// reads arguments is unknown, even if the arguments do not affect its result, because the condition fails for
-	// arguments with look-alike keys.
+	// anyArguments is true if a decision must be valid for all arguments. In this case, the result of every condition that
+	// reads arguments is unknown, even if its value does not depend on the arguments, because the condition fails if the
+	// arguments contain look-alike keys.
 	anyArguments bool
-	// classes contains the classes of the tool for which conditions were evaluated. The index of the current class is
-	// in the field class.
+	// classes contains the tool classes for which conditions were evaluated. The field class is the index of the current
+	// class.
 	classes []condition.Class
 	class   int
 }
@@ -41,15 +41,15 @@ type evaluated struct {
 	class  int
 	result condition.Result
 	err    error
-	// The field open is true if the result depends on unknown values, because result is [condition.Unknown], or because
-	// the condition can also fail. In this case, bit is the position of this result in evaluations.assumed and
+	// open is true if the result depends on unknown values. This is the case if result is [condition.Unknown], or if the
+	// condition can also fail. If open is true, bit is the position of this result in evaluations.assumed and
 	// evaluations.failing.
 	open bool
 	bit  uint
 }
 
-// applies reports whether a rule that matches the call applies to the principal with index i. It applies if it matches
-// the principal and its condition has the required result.
+// applies reports whether a rule that matches the call applies to the principal with index i. The rule applies if it
+// matches the principal and if its condition has the required result.
 func (c *Call) applies(r *rule, i int) bool {
 	if !r.matchesPrincipal(c.Subject.at(i)) {
 		return false
@@ -62,22 +62,22 @@ func (c *Call) applies(r *rule, i int) bool {
 }
 
 // appliesAt reports whether a rule applies if its condition has the given result. If the condition can't be evaluated,
-// appliesAt chooses the stricter alternative, so that the rule applies unless it allows calls.
+// appliesAt chooses the stricter alternative: the rule applies unless it allows calls.
 func (r *rule) appliesAt(result condition.Result) bool {
 	switch result {
 	case condition.True:
 		return !r.Otherwise
 	case condition.False:
 		return r.Otherwise
-	case condition.Unknown: // evaluate returns this only if evaluations.permissive is true
+	case condition.Unknown: // evaluate returns Unknown only if evaluations.permissive is true
 		return true
 	case condition.Failed:
 	}
 	return r.Action != ActionAllow
 }
 
-// failure returns an error if the rule's condition can't be evaluated for the principal with index i, and nil
-// otherwise.
+// failure returns an error if the rule's condition can't be evaluated for the principal with index i, and otherwise
+// nil.
 func (c *Call) failure(r *rule, i int) error {
 	if r.when == nil {
 		return nil
@@ -102,7 +102,7 @@ func (c *Call) limits(r *rule, i int) bool {
 	return c.applies(r, i) || r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
 }
 
-// evaluate returns the result of a condition for the principal with index i. It evaluates each condition only once. If
+// evaluate returns the result of a condition for the principal with index i. Each condition is evaluated only once. If
 // the result is unknown, evaluate returns the assumed result.
 func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, error) {
 	if when.Variables()&condition.VariableCaller == 0 {
@@ -134,8 +134,8 @@ func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, err
 	return condition.False, nil
 }
 
-// find returns the result of a condition for the principal with index i and the current class, or nil if the condition
-// was not evaluated for them.
+// find returns the result of a condition for the principal with index i and the current class. It returns nil if the
+// condition has not been evaluated for this principal and class.
 func (e *evaluations) find(when *condition.Condition, i int) *evaluated {
 	for at := range e.results {
 		if known := &e.results[at]; known.condition == when && known.principal == i && known.class == e.classFor(when) {
@@ -153,8 +153,8 @@ func (e *evaluations) classFor(when *condition.Condition) int {
 	return e.class
 }
 
-// setClass makes the class in a call the current class of the tool. If a condition reads the class and unknown values,
-// its result may be different for each class.
+// setClass makes the class in a call the current class of the tool. A condition that reads the class and unknown values
+// can have a different result for each class.
 func (e *evaluations) setClass(c *Call) {
 	class := classOf(&c.Facts)
 	same := func(o condition.Class) bool {
@@ -192,15 +192,15 @@ func (c *Call) explain(r *rule, i int) condition.Explanation {
 	return r.when.Explain(&c.evaluations.input)
 }
 
-// readArguments parses the arguments of the call, unless they were parsed before.
+// readArguments parses the arguments of the call, unless they have already been parsed.
 func (e *evaluations) readArguments(c *Call) {
 	if e.input.Args == (condition.Arguments{}) && e.input.ArgsError == nil {
 		e.input.Args, e.input.ArgsError = condition.ParseArguments(c.Params)
 	}
 }
 
-// setCaller sets the caller that conditions read to the principal with index i, and the chain to the principals after
-// it.
+// setCaller sets the caller that conditions read to the principal with index i. It sets the chain to the principals
+// that follow.
 func (e *evaluations) setCaller(c *Call, i int) {
 	e.input.Caller = c.Subject.at(i).conditionCaller()
 	e.input.Chain = e.input.Chain[:0]
@@ -239,13 +239,13 @@ func classOf(f *Facts) condition.Class {
 	return condition.Class{Category: f.Category, Risk: f.Risk, Tags: f.Tags}
 }
 
-// mostPermissive returns the most permissive verdict on a listed call, which stands for all calls with the same method
-// and the same tool, prompt or resource. If the result of a condition is unknown, mostPermissive assumes the result
-// that is best for the caller. Because it treats different conditions as independent, all calls may be denied although
-// the verdict permits them. If more than [maxOpen] conditions have unknown results, mostPermissive assumes that a rule
-// with such a condition applies unless it refuses calls.
+// mostPermissive returns the most permissive verdict on a listed call. A listed call represents all calls with the same
+// method and the same tool, prompt or resource. If the result of a condition is unknown, mostPermissive assumes the
+// result that is best for the caller. It treats different conditions as independent, so it can be that all calls are
+// denied although the verdict permits them. If more than [maxOpen] conditions have unknown results, mostPermissive
+// assumes that a rule with such a condition applies unless it refuses calls.
 func (s *Set) mostPermissive(rules []*rule, call *Call) verdict {
-	for _, r := range rules { // find all unknown results before results are assumed
+	for _, r := range rules { // find all unknown results before any result is assumed
 		for i := range call.Subject.size() {
 			call.applies(r, i)
 		}
@@ -275,8 +275,8 @@ func (c *Call) refusesOpen(r *rule) bool {
 	return r.Action >= ActionDeny && slices.ContainsFunc(c.evaluations.results, open)
 }
 
-// isMorePermissive reports whether the verdict v is more permissive than o. A refusal with a reason counts as more
-// permissive than one without a reason, because it does not keep the tool out of lists.
+// isMorePermissive reports whether the verdict v is more permissive than o. A refusal with a reason is more permissive
+// than a refusal without a reason, because the tool still appears in lists.
 func (v *verdict) isMorePermissive(o *verdict, call *Call) bool {
 	rank := func(v *verdict) int {
 		switch d := v.decision(call); {

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// checkEffect adds an error for a rule that has no effect. A rule for `otherwise` has an effect even if it has only a
-// reason, because the reason is shown if a default refuses the call.
+// checkEffect adds an error for a rule that has no effect. For a rule for `otherwise`, a reason alone is an effect,
+// because the reason is shown if a default refuses the call.
 func (c *checker) checkEffect(r *Rule) {
 	switch {
 	case r.Action != ActionNone || len(r.Limits) > 0 || r.Timeout != 0 || r.Strict || len(r.Redactions) > 0 || r.Record:
@@ -19,7 +19,7 @@ func (c *checker) checkEffect(r *Rule) {
 	}
 }
 
-// checkWhen checks the keys of a rule that concern its condition.
+// checkWhen checks the keys of a rule for its condition.
 func (c *checker) checkWhen(r *Rule) {
 	if r.When == "" {
 		if r.ExtraArgs || r.Otherwise {
@@ -27,7 +27,7 @@ func (c *checker) checkWhen(r *Rule) {
 		}
 		return
 	}
-	if !r.Otherwise { // for `otherwise`, the condition was checked in the rule before
+	if !r.Otherwise { // the condition of a rule for `otherwise` was already checked in the rule before it
 		c.checkCondition("when", r.condition())
 	}
 	if r.Action != ActionHide {
@@ -39,8 +39,8 @@ func (c *checker) checkWhen(r *Rule) {
 	}
 }
 
-// checkAllowedAnyway adds an error for a rule with a condition that allows calls that the document's default allows
-// anyway.
+// checkAllowedAnyway adds an error for a rule that allows calls under a condition if the document's default already
+// allows all calls.
 func (c *checker) checkAllowedAnyway(d *Document) {
 	if d.Default != DefaultAllow {
 		return

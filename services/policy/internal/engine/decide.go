@@ -7,18 +7,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Decide makes the decision on a call. It evaluates only the rules with a pattern whose text before the first wildcard
-// is a prefix of the call's tool name or method. The running time grows with the number of these rules.
+// Decide makes the decision on a call. It evaluates only those rules that have a pattern whose literal text before the
+// first wildcard is a prefix of the tool's or method's name. The running time grows with the number of these rules.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decideObserved(&call)
 	return d
 }
 
-// EvaluatesConditions reports whether the decision on a call depends on the call's arguments or the time. This is the
-// case if a condition reads them, or if the arguments are checked against the tool's schema. Such a decision can take
-// thousands of times as long as others.
+// EvaluatesConditions reports whether the decision on a call depends on the call's arguments or the time. This is so if
+// a condition reads them, or if the arguments are checked against the tool's schema. Such a decision can take thousands
+// of times longer than other decisions.
 func (s *Set) EvaluatesConditions(call Call) bool {
-	s = s.withoutObservation() // observed rules are evaluated, too
+	s = s.withoutObservation() // rules in observe mode are evaluated too
 	if !s.conditional || refusal(&call) != "" {
 		return false
 	}
@@ -26,8 +26,8 @@ func (s *Set) EvaluatesConditions(call Call) bool {
 	return slices.ContainsFunc(s.find(space[:0], &call), func(r *rule) bool { return r.readsCall() })
 }
 
-// readsCall reports whether the rule checks the arguments of a call against the tool's schema, or has a condition that
-// reads the arguments or the time. Conditions of grants always count.
+// readsCall reports whether the rule checks a call's arguments against the tool's schema, or has a condition that reads
+// the arguments or the time. A rule whose grant has a condition always counts.
 func (r *rule) readsCall() bool {
 	const varying = condition.VariableArgs | condition.VariableNow
 	return r.Strict || r.where != nil || r.when != nil && r.when.Variables()&varying != 0
@@ -81,7 +81,7 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// refusal returns the code of the error if a call is refused before rules are evaluated. Otherwise it returns "".
+// refusal returns the code if a call is refused before rules are evaluated. Otherwise it returns "".
 func refusal(call *Call) Code {
 	switch {
 	case !call.Subject.valid():
@@ -101,25 +101,24 @@ type verdict struct {
 	action Action
 	// rule is the rule with this action. It is nil if the action comes from a default.
 	rule *rule
-	// chain is the index of the principal on which the verdict is based, as in [Decision.ChainIndex].
+	// chain is the index of the principal that determines the verdict, as in [Decision.ChainIndex].
 	chain int
 	// terms is set if action is ActionRequireApproval. An approval under these terms satisfies all rules that require
 	// approval.
 	terms *ApprovalTerms
-	// idempotent is true if all rules with an action that apply to the call have Idempotent set, and such a rule
-	// applies to each principal.
+	// idempotent is true if rules with an action apply to each principal, and if Idempotent is set in all these rules.
 	idempotent bool
-	// failed is set if the verdict is based on a condition that can't be evaluated, and says why. failedRule is the
-	// rule with this condition.
+	// failed is the error if the verdict results from a condition that can't be evaluated. failedRule is the rule with
+	// this condition.
 	failed     error
 	failedRule *rule
-	// hint is a rule whose reason is shown if a default refuses the call. It is nil if there is no such rule.
+	// hint is the rule whose reason is shown if a default refuses the call. It is nil if there is no such rule.
 	hint *rule
-	// inexact is a rule with ActionRequireApproval that matches the call only because a server could interpret the
-	// call's URI as one that the rule names. It is set only if no rule admits the call.
+	// inexact is a rule with ActionRequireApproval that matches the call only because some server could interpret the
+	// call's URI as a URI that the rule names. It is set only if no rule admits the call.
 	inexact *rule
-	// conflict contains two rules whose lists of approvers, or of acr values, have nothing in common, and conflictText
-	// says which lists these are. If there is no conflict, both rules are nil.
+	// conflict contains two rules whose lists of approvers or of acr values have no element in common. conflictText
+	// describes the two lists. If there is no conflict, both rules are nil.
 	conflict     [2]*rule
 	conflictText string
 	// strict is a rule with Strict that refuses the call. It is nil if there is no such rule.
@@ -128,8 +127,8 @@ type verdict struct {
 	scoped *rule
 }
 
-// combine returns the verdict of the rules that match a call. If none of these rules has an action, the default decides
-// on tools/call, the protocol's notifications are allowed, and all other methods are denied.
+// combine returns the verdict of the rules that match a call. If no rule has an action, tools/call gets the default,
+// notifications that the protocol defines are allowed, and all other methods are denied.
 func (s *Set) combine(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
@@ -155,7 +154,7 @@ func (s *Set) combine(rules []*rule, call *Call) verdict {
 	return best
 }
 
-// applyDefault sets the action of a verdict for a principal to whom no rule with an action applies.
+// applyDefault sets the action in a verdict for a principal to whom no rule with an action applies.
 func (s *Set) applyDefault(v *verdict, rules []*rule, call *Call) {
 	v.action = ActionDeny
 	if r := call.failedAllow(rules, v.chain); r != nil {
@@ -172,8 +171,8 @@ func (s *Set) applyDefault(v *verdict, rules []*rule, call *Call) {
 	}
 }
 
-// failedAllow returns a rule that could allow the call for the principal with index i if its condition could be
-// evaluated, or nil if there is no such rule.
+// failedAllow returns a rule that could allow the call for the principal with index i, but whose condition can't be
+// evaluated. It returns nil if there is no such rule.
 func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionAllow && r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
@@ -184,8 +183,8 @@ func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	return rules[at]
 }
 
-// hint returns a rule that applies to the principal with index i and that has a reason but no action, or nil if there
-// is no such rule.
+// hint returns a rule without an action that has a reason and applies to the principal with index i. It returns nil if
+// there is no such rule.
 func (c *Call) hint(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionNone && r.Reason != "" && c.applies(r, i) && c.failure(r, i) == nil
@@ -196,7 +195,7 @@ func (c *Call) hint(rules []*rule, i int) *rule {
 	return rules[at]
 }
 
-// withByRisk appends the rule for `default: by_risk` to the rules, if this default applies.
+// withByRisk appends the rule for `default: by_risk` to the rules if this default applies.
 func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
 	if r := s.byRiskRule(rules, call); r != nil {
 		return append(rules, r)
@@ -204,9 +203,9 @@ func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
 	return rules
 }
 
-// byRiskRule returns the rule for `default: by_risk`. It returns nil if this is not the default, or if the default
-// applies to no principal of the call. The default does not apply to a principal to whom a rule with an action applies,
-// or for whom [Call.failedAllow] returns a rule.
+// byRiskRule returns the rule for `default: by_risk`. It returns nil if the server has a different default, or if the
+// default does not apply to any principal of the call. The default does not apply to a principal to whom a rule with an
+// action applies, or for whom [Call.failedAllow] returns a rule.
 func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {
@@ -220,8 +219,8 @@ func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	return nil
 }
 
-// strictest returns the verdict of the rules for the principal with index i. If no rule with an action applies to the
-// principal, the verdict's action is ActionNone.
+// strictest returns the verdict of the rules for the principal with index i. The action in the verdict is ActionNone if
+// no rule with an action applies to the principal.
 func (c *Call) strictest(rules []*rule, i int) verdict {
 	var best verdict
 	for _, r := range rules {
@@ -242,9 +241,8 @@ func (c *Call) strictest(rules []*rule, i int) verdict {
 	return best
 }
 
-// beats reports whether v replaces the earlier verdict o. The stricter action wins. If the actions are the same, a
-// verdict whose condition could be evaluated wins over one whose condition could not. If this is the same too, a
-// verdict with a reason wins over one without a reason.
+// beats reports whether v replaces the earlier verdict o. The stricter action wins. For equal actions, a verdict whose
+// condition could be evaluated wins. If this does not decide either, a verdict with a reason wins.
 func (v *verdict) beats(o *verdict) bool {
 	switch {
 	case v.action != o.action:
@@ -262,8 +260,8 @@ func (v *verdict) reason() string {
 	return v.rule.Reason
 }
 
-// action returns the action of a default. For by_risk, it returns ActionDeny, because [Set.byRiskRule] has returned a
-// rule if this default applies.
+// action returns the action of a default. For by_risk, it returns ActionDeny, because [Set.byRiskRule] returns a rule
+// wherever by_risk applies.
 func (f fallback) action() Action {
 	if f.value == DefaultAllow {
 		return ActionAllow
@@ -274,12 +272,12 @@ func (f fallback) action() Action {
 // permits reports whether a default can allow calls or require approval for them.
 func (f fallback) permits() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
-// givesReason reports whether the decision comes from a rule and has a reason. If it does, a refused tool is still
-// listed, so that the model can learn the reason.
+// givesReason reports whether the decision comes from a rule and has a reason. If so, the tool is listed even if its
+// calls are refused, so that the model can learn the reason.
 func (v *verdict) givesReason(d *Decision) bool { return v.rule != nil && d.Message != "" }
 
 // decision converts a verdict to a decision without limits. Only tools can be hidden. A rule that hides a method only
-// denies it, because all methods are known from the MCP specification.
+// denies it, because the MCP specification makes all methods known.
 func (v verdict) decision(call *Call) Decision {
 	d := Decision{Message: v.reason(), ChainIndex: v.chain}
 	if v.rule != nil {
@@ -317,8 +315,8 @@ func (v *verdict) hintText() string {
 	return v.hint.Reason
 }
 
-// failureText says which condition can't be evaluated for the call, and why. If a rule refuses the call, the text ends
-// with the rule's reason.
+// failureText returns the message for a condition that can't be evaluated. It names the rule and the error. If a rule
+// refuses the call, it also contains the rule's reason.
 func (v verdict) failureText(call *Call) string {
 	why := v.failed
 	if explained := call.explain(v.failedRule, v.chain); explained.Err != nil {
@@ -331,18 +329,18 @@ func (v verdict) failureText(call *Call) string {
 	return text
 }
 
-// A Visibility says whether a tool is in the list that a caller sees. The zero value means that it is not.
+// A Visibility says whether a tool is in the list that a caller sees. The zero value means that it is not in the list.
 type Visibility struct {
 	// Visible is true if the tool is listed.
 	Visible bool
 	// Code is the code with which a call to the tool would be refused or held for approval. It is empty if the call
 	// would be allowed.
 	Code Code
-	// Rule is the rule that decides whether the tool is visible. It is zero if no rule does.
+	// Rule is the rule that decides whether the tool is visible. It is zero if no rule decides this.
 	Rule RuleRef
 }
 
-// Visible says whether a caller sees a tool in a server's list. A tool is visible if calls to it could be allowed or
+// Visible reports whether a caller sees a tool in a server's list. A tool is visible if calls to it could be allowed or
 // could require approval. It is also visible if a rule denies these calls with a reason, so that the model can learn
 // the reason. A tool whose definition was not accepted is never visible.
 func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibility {

@@ -13,9 +13,9 @@ import (
 type Explanation struct {
 	// Decision is the decision that [Set.Decide] makes.
 	Decision Decision
-	// Rules contains an entry for each rule in each document and each principal of the call, which is the caller or in
-	// its delegation chain. It is sorted by document and rule. It is empty if the call was refused before rules were
-	// evaluated.
+	// Rules contains an entry for each rule in each document and for each principal of the call. These principals are the
+	// caller and its delegation chain. Rules is sorted by document and rule. It is empty if the call was refused before
+	// rules were evaluated.
 	Rules []ConsideredRule
 	// Why explains the decision in one sentence.
 	Why string
@@ -26,8 +26,8 @@ type Explanation struct {
 type ConsideredRule struct {
 	// Rule is the rule that was applied.
 	Rule RuleRef
-	// Matched is true if all checks succeeded, except for the checks "grant.where", "needs_scope" and "forward", which
-	// do not affect it.
+	// Matched is true if all checks succeeded. The checks "grant.where", "needs_scope" and "forward" do not affect
+	// Matched.
 	Matched bool
 	// Checks lists the comparisons that were made for the rule.
 	Checks []Check
@@ -35,30 +35,29 @@ type ConsideredRule struct {
 	Action Action
 	// ChainIndex is the index of the principal to whom the rule was applied, as in [Decision.ChainIndex].
 	ChainIndex int
-	// Observed is true if the rule is only recorded and not enforced, because the rule, its document or the server is
-	// in observe mode.
+	// Observed is true if the rule is not enforced because the rule, its document or the server is in observe mode.
 	Observed bool
 }
 
 // A Check is one comparison between a rule and a call.
 type Check struct {
-	// Name is a key of `match`, or else "document.server", "when", "otherwise", "grant.where", "needs_scope" or
-	// "forward". The condition of a rule is checked only if all checks before it succeeded. The condition of a grant,
-	// "needs_scope" and "forward" are checked only if the rule matches.
+	// Name is a key of `match`, or else "document.server", "when", "otherwise", "grant.where", "needs_scope" or "forward".
+	// The condition of a rule is checked only if all earlier checks succeeded. "grant.where", "needs_scope" and "forward"
+	// are checked only if the rule matches.
 	Name string
-	// Want is what the document requires. It consists of patterns or scopes separated by ", ", or of a condition.
+	// Want is the requirement in the document. It is a condition, or patterns or scopes separated by ", ".
 	Want string
-	// Got is the value of the call. For a condition, it is the result with the values that were read and the
-	// comparisons that decided it, or the reason why the condition can't be evaluated.
+	// Got is the value in the call. For a condition, it contains the result, the values that were read, and the
+	// comparisons that determined the result. If the condition can't be evaluated, Got is the error.
 	Got string
-	// Held is true if the check succeeded, which means that a pattern matched, the grant's condition is true, the
-	// principal has all scopes, or the arguments satisfy the tool's schema. For a rule's condition, Held is true if the
-	// rule applies with the result of the condition. If the condition can't be evaluated, the rule applies unless it
-	// allows calls.
+	// Held is true if the check succeeded. This means that a pattern matched, that the grant's condition is true, that the
+	// principal has all scopes, or that the arguments satisfy the tool's schema. For a rule's condition, Held is true if
+	// the rule applies with the condition's result. If the condition can't be evaluated, the rule applies unless it allows
+	// calls.
 	Held bool
 }
 
-// Explain makes the same decision on a call as [Set.Decide], and explains it. Its running time grows with the number of
+// Explain makes the same decision on a call as [Set.Decide], and explains it. The running time grows with the number of
 // rules.
 func (s *Set) Explain(call Call) Explanation {
 	d, v := s.decideObserved(&call)
@@ -139,8 +138,8 @@ func (r *rule) checkWhen(call *Call, chain int) Check {
 	return c
 }
 
-// evaluationText describes an evaluation. It contains the result, the values that were read, and the comparisons that
-// decided the result.
+// evaluationText describes an evaluation: the result, the values that were read, and the comparisons that determined
+// the result.
 func evaluationText(e condition.Explanation) string {
 	if e.Err != nil {
 		return "can't be evaluated: " + e.Err.Error()
@@ -158,7 +157,7 @@ func evaluationText(e condition.Explanation) string {
 	return text
 }
 
-// checkNames adds the checks for the patterns for prompts and URIs.
+// checkNames adds the checks of the patterns for prompts and URIs.
 func (r *rule) checkNames(call *Call, check func(name string, want []string, got string, held bool)) {
 	has := ""
 	switch call.nameKind() {
@@ -177,7 +176,7 @@ func (r *rule) checkNames(call *Call, check func(name string, want []string, got
 	check("uri", r.Match.URI, has, r.matchesName(call))
 }
 
-// checkProperties adds one check each for the category, the risk, the tags and the annotations of the tool.
+// checkProperties adds one check for each of the tool's category, risk, tags and annotations.
 func (r *rule) checkProperties(call *Call, check func(name string, want []string, got string, held bool)) {
 	f := &call.Facts
 	alone := func(m Match) bool {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Facts contains what the catalog knows about a tool with a certain definition. The zero Facts are those of an unknown
-// tool, which must not be called.
+// Facts contains the catalog's facts about a tool with a certain definition. The zero Facts belong to an unknown tool,
+// which must not be called.
 type Facts struct {
 	// Status says whether the tool may be called with this definition.
 	Status Status
@@ -16,21 +16,21 @@ type Facts struct {
 	Category, Risk string
 	// Tags contains the tags from the classification and the tags that operators added.
 	Tags []string
-	// Hints contains the values of the definition's annotations, by name. Absent annotations have the default values of
-	// the MCP specification. Hints is nil if the server is not trusted.
+	// Hints contains the values of the definition's annotations, by name. Annotations that the definition omits have the
+	// default values in the MCP specification. Hints is nil if the server is not trusted.
 	Hints map[string]bool
-	// Believed is true if the classification is confirmed, because the server is trusted, or because an operator has
-	// accepted the definition or set the classification. Otherwise the classification relies only on what the server
-	// says.
+	// Believed is true if the classification is confirmed. This is the case if the server is trusted, or if an operator
+	// has accepted the definition or set the classification. Otherwise the classification relies only on the server's
+	// definition.
 	Believed bool
-	// Arguments contains the sorted names of the arguments that the definition's schema allows. It is empty if the
-	// schema allows all names, or if there is no schema.
+	// Arguments contains the sorted names of the arguments that the definition's schema allows. It is empty if the schema
+	// allows all names, or if there is no schema.
 	Arguments []string
-	// Sure is true if the classification is certain enough or was set by an operator. Otherwise `default: by_risk`
-	// requires approval, whatever the risk is.
+	// Sure is true if the classification is sufficiently certain, or if an operator has set it. Otherwise `default:
+	// by_risk` requires approval for every risk.
 	Sure bool
 
-	// anyTool is true if the facts stand for all possible tools.
+	// anyTool is true if the facts represent all possible tools.
 	anyTool bool
 	// anyClass is true if the tool's classification is unknown. In this case, every rule that requires tool properties
 	// matches.
@@ -49,20 +49,25 @@ const (
 	Changed
 	// Quarantined means that an operator has stopped the tool or its server.
 	Quarantined
+	// NotStored means that the gateway has received this definition only with the accounts of people. Such definitions
+	// are not stored, so no operator can accept them.
+	NotStored
 )
 
 func (s Status) String() string {
-	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Status")
+	return nameOf([]string{"unlisted", "callable", "changed", "quarantined", "not stored"}, int(s), "Status")
 }
 
-// refusal returns the code and the message with which a call to a tool with this status is refused. If the status is
-// [Callable], both are empty. The message mentions the server.
+// refusal returns the code and the message for refused calls to a tool with this status. Both are empty if the status
+// is [Callable]. The message mentions the server.
 func (s Status) refusal(server string) (Code, string) {
 	switch s {
 	case Callable:
 		return "", ""
 	case Changed:
 		return ToolChanged, "the tool's definition is new or has changed, and the tool can't be called until an operator has accepted it; an operator reads the change with `sluice catalog diff " + server + "`"
+	case NotStored:
+		return ToolChanged, "the server has sent this definition of the tool to the account of a person, but not to the account with which the mesh lists tools; it is not stored, so it can't be accepted; an operator can run `sluice connect " + server + " --discovery` with an account that has this tool, or set `pin: off` for the server"
 	case Quarantined:
 		return ToolQuarantined, "an operator has stopped the tool or its server; it can't be called until an operator ends the quarantine"
 	case Unlisted:
@@ -71,12 +76,12 @@ func (s Status) refusal(server string) (Code, string) {
 	return ToolUnknown, ""
 }
 
-// Categories returns the categories of tools, the least dangerous first.
+// Categories returns the categories of tools, least dangerous first.
 func Categories() []string {
 	return []string{"read", "write", "execute", "destructive", "financial"}
 }
 
-// Risks returns the risks of tools, the lowest first.
+// Risks returns the risks of tools, lowest first.
 func Risks() []string { return []string{"low", "medium", "high", "critical"} }
 
 // Annotations returns the annotations that a definition may contain (MCP 2025-11-25, Tools, ToolAnnotations), with
@@ -85,15 +90,14 @@ func Annotations() map[string]bool {
 	return map[string]bool{"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": true}
 }
 
-// dangerous reports whether a grant covers the tool only if Critical is true in the grant. A tool without a
-// classification is dangerous.
+// dangerous reports whether a grant must have Critical to cover the tool. Tools without a classification are dangerous.
 func (f *Facts) dangerous() bool {
 	return f.Category == "" || f.Category == "destructive" || f.Category == "financial" || f.Risk == "" || f.Risk == "critical"
 }
 
 // matchesProperties reports whether a tool with the given facts has the properties that a rule requires. If a property
-// of the tool is unknown, matchesProperties chooses the stricter result: the property does not match in a rule with
-// ActionAllow, but matches in all other rules.
+// is unknown, matchesProperties chooses the stricter alternative: the property does not match in a rule with
+// ActionAllow, and matches in all other rules.
 func (r *rule) matchesProperties(f *Facts) bool {
 	if !r.hasToolProperties || f.anyClass {
 		return true

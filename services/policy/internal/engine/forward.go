@@ -25,9 +25,9 @@ func (c *checker) checkForward(r *Rule) {
 	}
 }
 
-// ChecksArguments reports whether the decision on a call may depend on the result of Call.CheckArguments.
+// ChecksArguments reports whether the decision on a call may depend on Call.CheckArguments.
 func (s *Set) ChecksArguments(call Call) bool {
-	s = s.withoutObservation() // observed rules are evaluated, too
+	s = s.withoutObservation() // rules in observe mode are evaluated too
 	if !s.conditional || !call.OfTool() || refusal(&call) != "" {
 		return false
 	}
@@ -53,8 +53,8 @@ func (c *Call) strictRule(rules []*rule) (*rule, int) {
 
 var errNoSchema = errors.New("the tool's definition is not known here; list the server's tools (tools/list) and send the call again")
 
-// checkArguments checks the arguments of the call against the tool's input schema. Only the first call of this method
-// checks them, and later calls return the same result.
+// checkArguments checks the arguments of the call against the tool's input schema. The check is made only once for each
+// call, and its result is cached.
 func (c *Call) checkArguments() error {
 	if c.argumentsChecked {
 		return c.argumentsError
@@ -66,8 +66,8 @@ func (c *Call) checkArguments() error {
 	return c.argumentsError
 }
 
-// refusedArguments returns the decision that refuses a call because its arguments do not satisfy the schema, as the
-// rule r requires.
+// refusedArguments returns the decision that refuses a call because rule r has Strict and the arguments do not satisfy
+// the schema.
 func refusedArguments(r *rule, chain int, err error) Decision {
 	return Decision{
 		Code: TypeError, Rule: r.ref, RuleDigest: r.digest, ChainIndex: chain,
@@ -84,7 +84,7 @@ func checkStrict(call *Call) Check {
 	return c
 }
 
-// timeout returns the shortest timeout among the rules that apply to a principal of the call, and the rule with this
+// timeout returns the shortest timeout of the rules that apply to a principal of the call, and the rule with this
 // timeout. All given rules must match the call.
 func (c *Call) timeout(rules []*rule) (shortest time.Duration, of RuleRef) {
 	for _, r := range rules {

@@ -8,13 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// A glob is a compiled pattern. [Match] describes the language of patterns.
+// A glob is a compiled pattern. [Match] describes the pattern language.
 type glob struct {
 	// prefix is the literal text before the first wildcard.
 	prefix string
-	// exact is true if the pattern has no wildcard. In this case, the pattern matches only this prefix.
+	// exact is true if the pattern has no wildcard. In this case, the pattern matches only the string prefix.
 	exact bool
-	// rest is the pattern from the first wildcard on, with anyRun for `*` and anyOne for `?`.
+	// rest is the part of the pattern from the first wildcard to the end. It contains anyRun for `*` and anyOne for `?`.
 	rest []rune
 }
 
@@ -23,7 +23,7 @@ const (
 	anyOne
 )
 
-// compileGlob compiles a pattern. If the pattern is invalid, it returns a message and a suggestion for how to fix it.
+// compileGlob compiles a pattern. If the pattern is invalid, it returns a message and a suggestion for correcting it.
 func compileGlob(pattern string) (g glob, message, suggestion string) {
 	if message, suggestion = checkText(pattern); message != "" {
 		return glob{}, message, suggestion
@@ -62,7 +62,7 @@ func compileGlob(pattern string) (g glob, message, suggestion string) {
 	return g, "", ""
 }
 
-// checkText returns a message and a suggestion if a text is not a valid pattern. Otherwise both are empty.
+// checkText returns a message and a suggestion if the text is not a valid pattern. Otherwise both are empty.
 func checkText(pattern string) (message, suggestion string) {
 	switch {
 	case pattern == "":
@@ -78,8 +78,8 @@ func checkText(pattern string) (message, suggestion string) {
 	}
 }
 
-// stray returns a literal character of the pattern for which the given function returns false, and reports whether
-// there is such a character. A pattern with such a character matches no valid name.
+// stray looks for a literal character in the pattern for which the function fits returns false. It returns the
+// character and reports whether there is one. A pattern with such a character matches no valid name.
 func (g *glob) stray(fits func(byte) bool) (rune, bool) {
 	for _, r := range g.prefix + string(g.literals()) {
 		if r >= utf8.RuneSelf || !fits(byte(r)) {
@@ -99,9 +99,9 @@ func (g *glob) literals() []rune {
 	return literal
 }
 
-// match reports whether the pattern matches a text. After a mismatch, match extends only the part of the text that the
-// last `*` matches, because extending the part of an earlier `*` can't lead to a match. The running time is at most
-// proportional to the product of the lengths of the text and the pattern.
+// match reports whether the pattern matches a string. After a mismatch, match changes only the part that the last `*`
+// matches, because changing the part of an earlier `*` can't lead to a match. The running time is at most proportional
+// to the product of the lengths of the string and the pattern.
 func (g *glob) match(s string) bool {
 	if g.exact {
 		return s == g.prefix
@@ -134,7 +134,7 @@ func (g *glob) match(s string) bool {
 	return p == len(g.rest)
 }
 
-// patterns is a list of globs. It matches a text if one of its globs does, or if the list is empty.
+// patterns is a list of globs. It matches a string if one of its globs does, or if the list is empty.
 type patterns []glob
 
 func (ps patterns) match(s string) bool {

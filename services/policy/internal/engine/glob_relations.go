@@ -2,8 +2,8 @@ package engine
 
 import "slices"
 
-// contains reports whether g matches every text that o matches. If contains returns false, this may still be the case,
-// because contains does not recognize all such pairs.
+// contains reports whether g matches every string that o matches. A false result is not certain, because contains does
+// not recognize all such pairs of patterns.
 func (g *glob) contains(o *glob) bool {
 	switch {
 	case o.exact:
@@ -14,8 +14,8 @@ func (g *glob) contains(o *glob) bool {
 	return g.key() == o.key()
 }
 
-// contains reports whether ps matches every text that other matches. If contains returns false, this may still be the
-// case, because contains does not recognize all such pairs.
+// contains reports whether ps matches every string that other matches. A false result is not certain, because contains
+// does not recognize all such pairs of lists.
 func (ps patterns) contains(other patterns) bool {
 	if len(ps) == 0 {
 		return true
@@ -31,7 +31,7 @@ func (ps patterns) contains(other patterns) bool {
 	return true
 }
 
-// intersects reports whether there is a text that both lists match.
+// intersects reports whether there is a string that both lists match.
 func (ps patterns) intersects(other patterns) bool {
 	if len(ps) == 0 || len(other) == 0 {
 		return true
@@ -44,7 +44,7 @@ func (ps patterns) intersects(other patterns) bool {
 	return false
 }
 
-// intersects reports whether there is a text that both patterns match.
+// intersects reports whether there is a string that both patterns match.
 func (g *glob) intersects(o *glob) bool {
 	if g.exact {
 		return o.match(g.prefix)
@@ -53,8 +53,8 @@ func (g *glob) intersects(o *glob) bool {
 		return g.match(o.prefix)
 	}
 	a, b := g.runes(), o.runes()
-	// reachable[j] is true if some text matches both the part of the first pattern that was processed so far and the
-	// first j characters of the second pattern.
+	// reachable[j] is true if some string matches both the first j characters of the second pattern and the processed part
+	// of the first pattern.
 	reachable := make([]bool, len(b)+1)
 	reachable[0] = true
 	for j := 0; j < len(b) && b[j] == anyRun; j++ {

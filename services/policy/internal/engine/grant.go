@@ -11,8 +11,8 @@ import (
 const maxWhere = 8
 
 // poolGrants combines the grants of several rules. The result has the smallest number of calls, the shortest time, and
-// the conditions of all grants. The result is the zero Grant if a rule has no grant, if a grant does not cover the
-// tool, if a grant's condition is not true for the call, or if there are too many conditions.
+// the conditions of all grants. The result is the zero Grant in these cases: a rule has no grant, a grant does not
+// cover the tool, a grant's condition is not true for the call, or there are too many conditions.
 func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	pooled := asking[0].Grant
 	conditions := make(map[string]bool)
@@ -34,8 +34,8 @@ func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	return pooled, slices.Sorted(maps.Keys(conditions))
 }
 
-// grants reports whether an approval of the call creates the rule's grant. This is the case if, for each principal to
-// whom the rule applies, the rule's own condition can be evaluated and the grant's condition is true.
+// grants reports whether an approval of the call creates the rule's grant. For each principal to whom the rule applies,
+// it must be possible to evaluate the rule's own condition, and the grant's condition must be true.
 func (c *Call) grants(r *rule) bool {
 	for i := range c.Subject.size() {
 		if !c.applies(r, i) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// An index finds the rules that may match a tool or a method on a server, without trying every rule of the set.
+// An index finds the rules that may match a tool or a method on a server, without trying all rules in the set.
 type index struct {
 	// exact contains the rules that have a pattern without wildcards, by this pattern.
 	exact map[indexKey][]*rule
@@ -15,8 +15,8 @@ type index struct {
 	lengths []int
 }
 
-// An indexKey consists of a server and a name, or the prefix of a name. The server is empty for rules that
-// [rule.namedServers] does not limit to certain servers.
+// An indexKey is a server and a name, or a server and the prefix of a name. The server is empty for rules that can
+// match any server, according to [rule.namedServers].
 type indexKey struct{ server, name string }
 
 func newIndex() index {
@@ -52,8 +52,8 @@ func (x *index) finish() {
 	x.lengths = slices.Compact(x.lengths)
 }
 
-// namedServers returns the servers to which a rule is limited by patterns without wildcards, either in its document or
-// in the rule. If neither has only such patterns, the result is one empty name.
+// namedServers returns the servers to which a rule is limited. These are the server patterns in the document or in the
+// rule, provided that no pattern has a wildcard. Otherwise the result is one empty name, which means any server.
 func (r *rule) namedServers() []string {
 	for _, ps := range []patterns{r.documentServers, r.servers} {
 		if len(ps) == 0 || slices.ContainsFunc(ps, func(g glob) bool { return !g.exact }) {
@@ -68,8 +68,8 @@ func (r *rule) namedServers() []string {
 	return []string{""}
 }
 
-// find appends the rules that match a call, regardless of the principal, to found, which must be empty. Each rule
-// occurs once, and the rules are in the order of Set.rules.
+// find appends the rules that match a call for any principal to found, which must be empty. The result has no
+// duplicates, and is in the order of Set.rules.
 func (s *Set) find(found []*rule, call *Call) []*rule {
 	x, name := &s.methods, call.Method
 	if call.OfTool() {

@@ -13,12 +13,12 @@ import (
 // are unknown.
 type Inventory map[string][]string
 
-// ownTools lists the tools that the mesh itself provides, which are in the list of no server.
+// ownTools lists the tools that the mesh itself provides. No server lists them.
 var ownTools = []string{modelTool, "sluice_approval_wait"}
 
 // Check returns warnings about names in a document that match no configured server or no listed tool. It does not check
-// patterns for methods, prompts and resources, or patterns for tools that begin with `*` or `?`. The document must have
-// no errors.
+// patterns for methods, prompts and resources, and does not check tool patterns that begin with `*` or `?`. The
+// document must have no errors.
 func (in Inventory) Check(d *Document) []ParseError {
 	home := in.matching(slices.Sorted(maps.Keys(in)), d.Server)
 	if len(home) == 0 {
@@ -31,7 +31,7 @@ func (in Inventory) Check(d *Document) []ParseError {
 	return faults
 }
 
-// matching returns the given servers that match a pattern, or all of them if the pattern is empty.
+// matching returns the given servers that match a pattern, or all given servers if the pattern is empty.
 func (in Inventory) matching(servers []string, pattern string) []string {
 	if pattern == "" {
 		return servers
@@ -48,8 +48,7 @@ func (in Inventory) unknownServer(rule int, field, pattern string) ParseError {
 	}
 }
 
-// checkRule checks the names in one rule of a document. The parameter home lists the servers to which the document
-// applies.
+// checkRule checks the names in one rule of a document. home contains the servers to which the document applies.
 func (in Inventory) checkRule(d *Document, rule int, home []string) []ParseError {
 	r := &d.Rules[rule]
 	if r.Tool != "" {
@@ -78,8 +77,8 @@ func (in Inventory) checkRule(d *Document, rule int, home []string) []ParseError
 	return faults
 }
 
-// checkTool checks a tool name or a pattern for tools in a rule that applies to the given servers. If field is empty,
-// the pattern is the name of an entry under `tools`.
+// checkTool checks a tool name or a tool pattern in a rule that applies to the given servers. If field is empty, the
+// pattern is the name of an entry under `tools`.
 func (in Inventory) checkTool(rule int, field, pattern string, servers []string) []ParseError {
 	g, _, _ := compileGlob(pattern) // the pattern is valid, because the document has no errors
 	if field == "" {

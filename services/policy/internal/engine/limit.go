@@ -15,7 +15,7 @@ type limit struct {
 	max    int64
 	window time.Duration
 	own    counter
-	// cap counts the calls of a principal in all its sessions together. It is nil if the limit does not count sessions
+	// cap counts the calls in all sessions of a principal together. It is nil if the limit does not count sessions
 	// separately.
 	cap *counter
 }
@@ -23,12 +23,12 @@ type limit struct {
 // A counter computes the identities of the buckets in which one limit counts calls.
 type counter struct {
 	per []Dimension // sorted
-	// start is the beginning of a bucket's identity, which is the same for all calls.
+	// start is the beginning of the data from which bucket identities are computed. It is the same for all calls.
 	start []byte
 }
 
-// bucketFormat is the version of the format of bucket identities. If it changes, all buckets get new identities, so
-// that their counts start again at zero.
+// bucketFormat is the version of the format of bucket identities. If it changes, all buckets get new identities, and
+// all counts start again at zero.
 const bucketFormat = "sluice.bucket.v1"
 
 func compileLimit(ref RuleRef, l RateLimit) limit {
@@ -61,15 +61,15 @@ func compareLimits(a, b limit) int {
 	return cmp.Or(cmp.Compare(a.window, b.window), slices.Compare(a.own.per, b.own.per))
 }
 
-// appendPart appends the length of a part and then the part itself, so that different sequences of parts have different
+// appendPart appends the length of a part and then the part. Therefore different sequences of parts have different
 // encodings.
 func appendPart[T string | []byte](b []byte, part T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(part))), part...)
 }
 
 // bucket returns the identity of the bucket in which a principal's call is counted. The identity always depends on the
-// tenant. If sessions are counted separately, it also depends on the principal, because clients can choose the names of
-// their sessions.
+// tenant. If sessions are counted separately, the identity also depends on the principal, because clients can choose
+// the names of their sessions.
 func (c *counter) bucket(p *Principal, call *Call) string {
 	var space [512]byte
 	b := appendPart(append(space[:0], c.start...), p.Tenant)
@@ -115,7 +115,7 @@ func sessionOf(p *Principal) (SessionKey, string) {
 }
 
 // limits returns the limits that apply to a call. All given rules must match the call. The limits of a rule apply to
-// the first principal to whom the rule applies, and to all principals after this one in the chain.
+// the first principal to whom the rule applies, and to all later principals in the chain.
 func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	var found []Limit
 	for _, r := range rules {
@@ -134,7 +134,7 @@ func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	return found
 }
 
-// limitScope consists of a call and the index of the first principal to whom the limits of a rule apply.
+// limitScope is a call and the index of the first principal to whom the limits of a rule apply.
 type limitScope struct {
 	call  *Call
 	first int
@@ -159,8 +159,8 @@ func (s *Set) appendLimit(found []Limit, r *rule, l *limit, to limitScope) []Lim
 	return found
 }
 
-// appendNew appends a limit, unless the limits at or after the index start already have the limit's bucket. This can
-// happen because the caller and the principals in its chain may share a bucket.
+// appendNew appends a limit unless a limit in found[start:] has the same bucket. This can happen because the caller and
+// the principals in its chain may share a bucket.
 func appendNew(found []Limit, start int, l Limit) []Limit {
 	if slices.ContainsFunc(found[start:], func(o Limit) bool { return o.Bucket == l.Bucket }) {
 		return found

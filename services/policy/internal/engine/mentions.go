@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// A Mention is a name that occurs in documents, or an example of the names that a pattern in documents matches.
+// A Mention is a name in documents, or an example of the names that a pattern in documents matches.
 type Mention struct {
 	Name string
-	// Pattern is the pattern that Name is an example of. It is empty if Name itself occurs in the documents.
+	// Pattern is the pattern for which Name is an example. It is empty if Name itself is in the documents.
 	Pattern string
 }
 
-// AnyOther is the Pattern of a Mention that is an example of the names that do not occur in documents.
+// AnyOther is the Pattern of a Mention that is an example of the names that are not in the documents.
 const AnyOther = "*"
 
 // MentionedServers returns the servers that documents name, and an example of the other servers.
@@ -31,15 +31,15 @@ func MentionedServers(documents []Document) []Mention {
 	return slices.DeleteFunc(m.all, func(name Mention) bool { return !validServer(name.Name) })
 }
 
-// A MentionedCall is a kind of call that documents mention. It has no arguments, no server and no caller.
+// A MentionedCall is a kind of call in documents. It has no arguments, no server and no caller.
 type MentionedCall struct {
 	Method, Ref string
 	Mention
 }
 
 // MentionedCalls returns the calls to a server that documents mention. These are tool calls and calls with other
-// methods, with the names of prompts and the URIs of resources that occur in the documents. For each method, it also
-// returns an example of the names that do not occur in the documents.
+// methods, with the names of prompts and the URIs of resources in the documents. For each method, it also returns an
+// example of the names that are not in the documents.
 func MentionedCalls(documents []Document, server string) []MentionedCall {
 	tools, prompts, uris, methods := newMentions("any-other-tool"), newMentions("any-other-prompt"), newMentions("any-other:uri"), newMentions("any-other/method")
 	for _, r := range rulesAbout(documents, server) {
@@ -81,8 +81,8 @@ func needsRule(method string) bool {
 	return method != MethodToolsCall && !slices.Contains(mcpmethod.WithoutRule(), method)
 }
 
-// namedCalls returns one call for each prompt name or URI that a call with the given method can have. If the method
-// uses neither, it returns one call without a name.
+// namedCalls returns one call for each prompt name or URI that a call with the given method can contain. If the method
+// uses neither, namedCalls returns one call without a name.
 func namedCalls(call Call, prompts, uris []Mention) []MentionedCall {
 	names := []Mention{{}}
 	switch call.nameKind() {
@@ -115,16 +115,16 @@ func rulesAbout(documents []Document, server string) (out []*Rule) {
 	return out
 }
 
-// maxCombined is the number of callers after which MentionedCallers adds no more callers that several rules match.
+// maxCombined is the number of callers at which MentionedCallers stops adding callers that several rules match.
 const maxCombined = 100
 
-// MentionedCallers returns examples of callers. The first example is a caller that no document mentions. The parameter
-// limit is the maximum number of further examples.
+// MentionedCallers returns examples of callers. The first example is a caller that no document mentions. At most limit
+// further examples follow.
 //
-// The next examples are callers that the rules in documents match, and callers with the strings that occur in
-// conditions on the caller. If these exceed the limit, MentionedCallers omits some of them and returns false as the
-// second result. The last examples are callers that several rules match, for example with the principal of one rule and
-// the agent of another. They are added only up to the limit, and only while there are at most 100 examples. They do not
+// The next examples are callers that the rules in documents match, and callers that have a string from a condition that
+// reads the caller. If these are more than limit, MentionedCallers omits some of them and returns false as the second
+// result. The last examples are callers that several rules match, for example with the principal of one rule and the
+// agent of another. They are added only up to the limit, and only while there are at most 100 examples. They do not
 // affect the second result.
 func MentionedCallers(documents []Document, limit int) (out []Subject, complete bool) {
 	seen := make(map[string]bool)
@@ -156,7 +156,7 @@ func MentionedCallers(documents []Document, limit int) (out []Subject, complete 
 			}
 		}
 	}
-	for i := 0; i < len(matched) && len(out) <= min(limit, maxCombined); i++ { // a combination can also be combined with further callers
+	for i := 0; i < len(matched) && len(out) <= min(limit, maxCombined); i++ { // the list grows during the loop
 		for j := range i {
 			if p, ok := combined(&matched[i], &matched[j]); ok && len(out) <= min(limit, maxCombined) && add(Subject{Caller: p}) {
 				matched = append(matched, p)
@@ -209,8 +209,8 @@ func matchedCallers(m *Match) (out []Principal) {
 	return out
 }
 
-// callersWithJWT returns examples of callers with a JWT, if the rule requires scopes. For each of the given callers, it
-// returns an example without scopes and one with the required scopes.
+// callersWithJWT returns examples of callers with a JWT, if the rule requires scopes. For each given caller, it returns
+// an example without scopes and an example with the required scopes.
 func (r *Rule) callersWithJWT(matched []Principal) (out []Principal) {
 	if len(r.NeedsScope) == 0 {
 		return nil
@@ -227,7 +227,7 @@ func (r *Rule) callersWithJWT(matched []Principal) (out []Principal) {
 	return out
 }
 
-// callersInCondition returns callers for which the result of a condition may be different than for others.
+// callersInCondition returns callers for which the result of a condition could be different than for other callers.
 func callersInCondition(when string) (out []Subject) {
 	c, err := condition.Compile(when)
 	if err != nil || c.Variables()&condition.VariableCaller == 0 {
@@ -261,8 +261,8 @@ type mentions struct {
 	seen map[string]bool
 }
 
-// newMentions returns mentions that contain an example of the names that do not occur in documents. If this example is
-// empty, they contain no example.
+// newMentions returns mentions with an example of the names that are not in the documents. If this example is empty,
+// the result contains no example.
 func newMentions(other string) *mentions {
 	m := &mentions{seen: make(map[string]bool)}
 	if other != "" {
@@ -286,7 +286,7 @@ func (m *mentions) addPatterns(patterns ...string) {
 	}
 }
 
-// exampleOf returns an example of a name that a valid pattern matches.
+// exampleOf returns an example of the names that a valid pattern matches.
 func exampleOf(pattern string) Mention {
 	g, _, _ := compileGlob(pattern)
 	if g.exact {
@@ -308,9 +308,9 @@ func exampleOf(pattern string) Mention {
 }
 
 // PossibleClasses returns possible facts about a callable tool that is not in the catalog. The first facts have no
-// classification. If the documents distinguish tools by their classification, facts with each category and risk follow,
-// and facts with each tag in the documents. If the documents have more than maxTags tags, PossibleClasses ignores the
-// other tags and returns false.
+// classification. If the documents distinguish tools by classification, facts with each category and risk and facts
+// with each tag in the documents follow. If the documents have more than maxTags tags, PossibleClasses ignores the
+// remaining tags and returns false.
 func PossibleClasses(documents []Document, server string, maxTags int) (out []Facts, complete bool) {
 	out = []Facts{{Status: Callable}}
 	distinguished := slices.ContainsFunc(documents, func(d Document) bool { return d.Default == DefaultByRisk })

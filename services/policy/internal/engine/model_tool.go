@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// modelTool is the tool with which the mesh's own agents send requests to models. Its calls cost money. Therefore a
-// default, a rule with a pattern for the tool, or a rule for every caller permits the tool only to these agents. A rule
-// that permits it to other callers must name the callers, and must name the tool without wildcards.
+// modelTool is the tool with which the mesh's own agents send requests to models. Calls to this tool cost money.
+// Therefore a default, a rule with a pattern for the tool, or a rule for every caller permits the tool only for these
+// agents. A rule permits the tool for other callers only if it names the callers, and names the tool without wildcards.
 const modelTool = "wasm_model_ask"
 
 const modelRefusal = "only agents of the mesh may call models; a rule that names " + modelTool + " and its callers allows it to others"
 
-// needsModelRule reports whether the call is a call of modelTool by a caller other than the mesh's own agents. The
-// names of these agents start with "agent:". No other caller has such a name, because the configuration refuses tokens
-// whose subject starts with this prefix.
+// needsModelRule reports whether a caller other than the mesh's own agents calls modelTool. The names of these agents
+// start with "agent:". No other caller has such a name, because the configuration refuses tokens with a subject that
+// starts with this prefix.
 func (c *Call) needsModelRule() bool {
 	caller := &c.Subject.Caller
 	return c.OfTool() && c.Tool == modelTool && !strings.HasPrefix(caller.Name, "agent:"+caller.Tenant+"/")

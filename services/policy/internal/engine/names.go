@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// These are the methods whose params contain the name of a prompt or the URI of a resource, and the kinds of references
-// in completion requests (MCP 2025-11-25, Completion, Reference Types).
+// These are the methods whose params contain the name of a prompt or the URI of a resource. RefPrompt and RefResource
+// are the types of references in completion requests (MCP 2025-11-25, Completion, Reference Types).
 const (
 	methodGetPrompt   = "prompts/get"
 	methodRead        = "resources/read"
@@ -17,20 +17,20 @@ const (
 	methodUnsubscribe = "resources/unsubscribe"
 	methodComplete    = "completion/complete"
 
-	// RefPrompt and RefResource say whether a completion request concerns a prompt or a resource.
+	// RefPrompt and RefResource say whether a completion request is about a prompt or a resource.
 	RefPrompt   = "ref/prompt"
 	RefResource = "ref/resource"
 )
 
-// promptMethods contains the methods that a rule with Match.Prompt can match, and uriMethods contains those that a rule
-// with Match.URI can match.
+// promptMethods contains the methods that a rule with Match.Prompt can match. uriMethods contains the methods that a
+// rule with Match.URI can match.
 var (
 	promptMethods = []string{methodGetPrompt, methodComplete}
 	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
 )
 
-// approvableMethods contains the methods that can require approval. Each of their calls has the name of a tool or a
-// prompt, or the URI of a resource. In contrast to a subscription, they have no effect after their response.
+// approvableMethods contains the methods that can require approval. Each call with such a method names a tool, a prompt
+// or a resource. Unlike subscriptions, these calls have no effect after their response.
 var approvableMethods = []string{MethodToolsCall, methodGetPrompt, methodRead}
 
 // allApprovable reports whether m can match only methods that can require approval.
@@ -51,8 +51,7 @@ const (
 	namesNone nameKind = iota
 	namesPrompt
 	namesResource
-	// namesUnknown means that the call is a completion request that does not say whether it concerns a prompt or a
-	// resource.
+	// namesUnknown means a completion request that does not say whether it is about a prompt or a resource.
 	namesUnknown
 )
 
@@ -74,15 +73,15 @@ func (c *Call) nameKind() nameKind {
 	return namesNone
 }
 
-// uriReadings contains the ways in which servers could interpret the URI of a call.
+// uriReadings contains the ways in which servers could interpret the URI in a call.
 type uriReadings struct {
-	// notPlain says why the URI is not plain. It is nil if the URI is plain.
+	// notPlain is the reason why the URI is not plain. It is nil if the URI is plain.
 	notPlain error
 	// folded contains all interpretations of the URI in lower case. It is empty if the URI is not plain.
 	folded []string
 }
 
-// uri returns the possible interpretations of the call's URI. It computes them only once for each call.
+// uri returns the possible interpretations of the call's URI. They are computed only once for each call.
 func (c *Call) uri() *uriReadings {
 	if c.uriCache != nil {
 		return c.uriCache
@@ -106,8 +105,8 @@ func (c *Call) uri() *uriReadings {
 // hasNames reports whether m has Prompt or URI.
 func (m *Match) hasNames() bool { return len(m.Prompt)+len(m.URI) > 0 }
 
-// matchesName reports whether the rule matches the prompt or URI of a call. The call's method must not be
-// [MethodToolsCall]. [Match] says how URIs are compared.
+// matchesName reports whether the rule matches the prompt or URI in a call. The call's method must not be
+// [MethodToolsCall]. [Match] describes how URIs are compared.
 func (r *rule) matchesName(call *Call) bool {
 	if len(r.prompts)+len(r.uris) == 0 {
 		return true
@@ -132,14 +131,14 @@ func (r *rule) matchesURI(call *Call) bool {
 	return read.notPlain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
 }
 
-// matchesExactURI reports whether the call's URI is plain, and one of the rule's patterns matches it as it is spelled.
+// matchesExactURI reports whether the call's URI is plain and one of the rule's patterns matches it literally.
 func (r *rule) matchesExactURI(call *Call) bool {
 	return call.uri().notPlain == nil && r.uris.match(call.Tool)
 }
 
 // isAdmitted reports whether one of the rules admits the call for the principal with index i. A rule with ActionAllow
-// admits all calls that it matches. A rule with ActionRequireApproval that has patterns for URIs admits only calls for
-// which [rule.matchesExactURI] is true. All given rules must match the call.
+// admits all calls that it matches. A rule with ActionRequireApproval and patterns for URIs admits only calls for which
+// [rule.matchesExactURI] is true. All given rules must match the call.
 func isAdmitted(rules []*rule, call *Call, i int) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		admits := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesExactURI(call))
@@ -162,24 +161,24 @@ func foldPatterns(ps patterns) patterns {
 	return out
 }
 
-// An EntryKind says what an entry of a list or a notification names.
+// An EntryKind is the kind of name in an entry of a list or in a notification.
 type EntryKind uint8
 
 const (
-	// EntryPrompt is the name of a prompt. Its decisions are those on prompts/get.
+	// EntryPrompt is the name of a prompt. It is decided like a prompts/get request.
 	EntryPrompt EntryKind = iota
-	// EntryResource is the URI of a resource. Its decisions are those on resources/read.
+	// EntryResource is the URI of a resource. It is decided like a resources/read request.
 	EntryResource
-	// EntryTemplate is a URI template. It could stand for many URIs.
+	// EntryTemplate is a URI template, which can produce many URIs.
 	EntryTemplate
-	// EntryUpdate is the URI of a changed resource. Its decisions are those on resources/subscribe.
+	// EntryUpdate is the URI of a changed resource. It is decided like a resources/subscribe request.
 	EntryUpdate
 )
 
-// ShowsEntry reports whether a caller may see an entry of a server's list or be notified about it. The caller may do so
-// if a call with this name or URI is allowed or requires approval. A template is visible unless the text before its
-// first expression shows that all its URIs are denied. A stop does not hide entries of lists, but prevents
-// notifications.
+// ShowsEntry reports whether a caller may see an entry in a server's list, or may receive the notification about it.
+// The caller may if a call with this name or URI is allowed or requires approval. A template is visible unless the text
+// before its first expression shows that all its URIs are denied. A stop does not hide entries in lists, but it
+// prevents notifications.
 func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts, listed: true}
 	switch what {
@@ -209,14 +208,14 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 }
 
 // CouldAllow reports whether a call with the given method could be allowed or require approval. It may return true
-// although all calls are denied. The method must not be [MethodToolsCall]. Stops do not affect the result, except for
-// notifications that contain data, because the gateway asks for no further decision on these.
+// although all calls are denied. The method must not be [MethodToolsCall]. Stops affect the result only for
+// notifications that contain data, because the gateway requests no further decision on such notifications.
 func (s *Set) CouldAllow(subject Subject, server, method string, facts Facts) bool {
 	call := Call{Method: method, Server: server, Subject: subject, Facts: facts}
 	return s.couldAllow(&call, "") && !s.stopsNotification(&call)
 }
 
-// couldAllow implements CouldAllow for calls whose name or URI begins with the given text.
+// couldAllow implements CouldAllow for calls whose name or URI starts with the given text.
 func (s *Set) couldAllow(call *Call, beginning string) bool {
 	if code, _ := call.Facts.Status.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
@@ -247,20 +246,20 @@ func (s *Set) couldAllow(call *Call, beginning string) bool {
 	return true
 }
 
-// mayAdmit reports whether a rule that permits calls may admit a URI that begins with the given text.
+// mayAdmit reports whether a rule that permits calls could admit a URI that starts with the given text.
 func (r *rule) mayAdmit(beginning string) bool {
 	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
 		return strings.HasPrefix(g.prefix, beginning) || !g.exact && strings.HasPrefix(beginning, g.prefix)
 	})
 }
 
-// deniesAll reports whether a rule that denies calls matches all calls with the given method whose name or URI begins
+// deniesAll reports whether a rule that denies calls matches all calls with the given method whose name or URI starts
 // with the given text.
 func (r *rule) deniesAll(method, beginning string) bool {
 	switch {
 	case len(r.prompts)+len(r.uris) == 0:
 		return true
-	case method == methodComplete: // the completion may concern a prompt or a resource
+	case method == methodComplete: // the completion may be about a prompt or a resource
 		return false
 	case !slices.Contains((&Match{Prompt: r.Match.Prompt, URI: r.Match.URI}).methods(), method): // the rule has no patterns for the names of this method
 		return false
@@ -270,8 +269,8 @@ func (r *rule) deniesAll(method, beginning string) bool {
 }
 
 // namesAlike reports whether the rules for a server treat all prompts alike, and whether they treat all resources
-// alike. They do so if no rule that applies to the caller or its delegation chain distinguishes prompts by name, or
-// resources by URI, respectively.
+// alike. Prompts are treated alike if no rule that applies to the caller or its delegation chain distinguishes prompts
+// by name. The same applies to resources and their URIs.
 func (s *Set) namesAlike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {

@@ -14,7 +14,7 @@ func (c *checker) checkNames(r *Rule) {
 	for i, text := range m.URI {
 		field := fmt.Sprintf("match.uri[%d]", i)
 		g, message, _ := compileGlob(text)
-		if message != "" { // the problem was added by checkMatch
+		if message != "" { // checkMatch has already added this problem
 			continue
 		}
 		scheme, _, has := strings.Cut(g.prefix, ":")
@@ -39,7 +39,7 @@ func (c *checker) checkNames(r *Rule) {
 	}
 }
 
-// endsInHost reports whether the beginning of a URL ends in the URL's host or directly after it.
+// endsInHost reports whether the beginning of a URL ends in the host or directly after it.
 func endsInHost(beginning string) bool {
 	scheme, rest, has := strings.Cut(beginning, "://")
 	return has && rest != "" && !strings.Contains(rest, "/") && slices.Contains([]string{"http", "https", "ws", "wss", "ftp"}, scheme)

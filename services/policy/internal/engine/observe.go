@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Observe says which servers are in observe mode because of the configuration, and until when. For these servers,
-// policy is only recorded and not enforced. The zero Observe contains no servers.
+// Observe says which servers are in observe mode because of the configuration, and until when. Decisions for these
+// servers are only recorded and not enforced. The zero Observe contains no servers.
 type Observe struct {
 	// All is the time when observe mode ends for every server, or zero if only some servers are in observe mode.
 	All time.Time
-	// Servers contains the time when observe mode ends for single servers, by name.
+	// Servers contains the time when observe mode ends for individual servers, by name.
 	Servers map[string]time.Time
 }
 
-// An Observation is the decision on a call that would be made if everything were enforced.
+// An Observation is the decision on a call that would be made without observe mode.
 type Observation struct {
 	// Effect, Code, Message and Rule have the same meaning as in a [Decision].
 	Effect  Effect
@@ -29,12 +29,12 @@ type Observation struct {
 	Message string
 	Rule    RuleRef
 	// Limits contains the limits that would apply in addition to those in the decision. It is set only if the call is
-	// allowed, and would also be allowed if everything were enforced.
+	// allowed, and would also be allowed without observe mode.
 	Limits []Limit
 }
 
-// An Observed is a part of the policy that is in observe mode. It is a rule, a document or a server, or all servers if
-// all names are empty.
+// An Observed is a part of the policy that is in observe mode: a rule, a document or a server. If all names are empty,
+// it means all servers.
 type Observed struct {
 	// Server is the name of a server. It is empty for a rule or document, whose names are in Rule.
 	Server string
@@ -58,25 +58,25 @@ func (o Observed) String() string {
 	}
 }
 
-// observation says which parts of a set are in observe mode. With the zero observation, everything is enforced.
+// observation contains the parts of a set that are in observe mode. The zero observation means that there are none.
 type observation struct {
-	// enforced is the set that results if all documents are enforced. It is nil if nothing is in observe mode.
+	// enforced is the set in which all documents are enforced. It is nil if nothing is in observe mode.
 	enforced *Set
 	observed []Observed // in the order of [Set.Observed]
-	// documents and options are what was passed to [Compile], so that [Set.At] can compile the documents again.
+	// documents and options are the arguments of [Compile], so that [Set.At] can compile the documents again.
 	documents []Document
 	options   Options
-	// observesAll is true if all servers are in observe mode. observedServers contains true for single servers in
+	// observesAll is true if all servers are in observe mode. observedServers contains true for each individual server in
 	// observe mode.
 	observesAll     bool
 	observedServers map[string]bool
-	// observedHomes contains the server patterns of the documents in observe mode, and enforcedHomes contains those of
-	// the other documents.
+	// observedHomes contains the server patterns of the documents in observe mode. enforcedHomes contains those of the
+	// other documents.
 	observedHomes, enforcedHomes []patterns
 }
 
-// observedAt reports whether something is in observe mode at the time now if it is to be observed until the time until.
-// It returns false if either time is zero.
+// observedAt reports whether a part of the policy whose observe mode ends at the time until is in observe mode at the
+// time now. It returns false if either time is zero.
 func observedAt(until, now time.Time) bool { return !now.IsZero() && now.Before(until) }
 
 // withoutObserved returns the documents without the documents and rules that are in observe mode at the given time.
@@ -94,7 +94,7 @@ func withoutObserved(documents []Document, now time.Time) []Document {
 	return out
 }
 
-// observe sets the fields of s that concern observe mode. The documents must be all documents of s.
+// observe sets the fields of s for observe mode. The given documents must be all documents of s.
 func (s *Set) observe(documents []Document, options *Options, conditions map[conditionText]*condition.Condition) {
 	if s.observed = observedParts(documents, options); len(s.observed) == 0 {
 		return
@@ -116,8 +116,8 @@ func (s *Set) observe(documents []Document, options *Options, conditions map[con
 	s.revision = s.observedRevision()
 }
 
-// observedParts returns everything that is in observe mode. First come all servers together, then single servers,
-// documents and rules, each sorted by name.
+// observedParts returns all parts of the policy in observe mode. All servers together come first. Individual servers,
+// documents and rules follow, each sorted by name.
 func observedParts(documents []Document, options *Options) []Observed {
 	var out []Observed
 	add := func(o Observed) {
@@ -143,8 +143,8 @@ func observedParts(documents []Document, options *Options) []Observed {
 	return withoutDuplicates(out)
 }
 
-// withoutDuplicates removes duplicates from a list. There are some because a rule and the rule for its `otherwise` have
-// the same name in the list.
+// withoutDuplicates removes duplicates from a list. Duplicates occur because a rule and the rule for its `otherwise`
+// have the same name in the list.
 func withoutDuplicates(list []Observed) []Observed {
 	seen := make(map[Observed]bool)
 	return slices.DeleteFunc(list, func(o Observed) bool {
@@ -154,7 +154,7 @@ func withoutDuplicates(list []Observed) []Observed {
 	})
 }
 
-// observedRevision returns the revision of a set if something is in observe mode.
+// observedRevision returns the revision of a set in which a part is in observe mode.
 func (s *Set) observedRevision() string {
 	var c canonicalForm
 	c.text("sluice.revision.observed.v1")
@@ -169,12 +169,12 @@ func (s *Set) observedRevision() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Observed returns the parts of the policy that are in observe mode. First come all servers together, then single
-// servers, documents and rules, each sorted by name.
+// Observed returns the parts of the policy in observe mode. All servers together come first. Individual servers,
+// documents and rules follow, each sorted by name.
 func (s *Set) Observed() []Observed { return slices.Clone(s.observed) }
 
-// Until returns the earliest time when observe mode ends for a part of the policy. Then the documents must be compiled
-// again. If nothing is in observe mode, Until returns the zero time.
+// Until returns the earliest time when observe mode ends for a part of the policy. At that time, the documents must be
+// compiled again. If nothing is in observe mode, Until returns the zero time.
 func (s *Set) Until() time.Time {
 	var first time.Time
 	for _, o := range s.observed {
@@ -185,8 +185,8 @@ func (s *Set) Until() time.Time {
 	return first
 }
 
-// At returns the set that results from compiling the same documents for the given time, with the same stops. If
-// everything is enforced, At returns s. The documents must not have changed since [Compile].
+// At compiles the same documents for the given time, and returns a set with the same stops. If nothing is in observe
+// mode, At returns s. The documents must not have changed since [Compile].
 func (s *Set) At(now time.Time) (*Set, error) {
 	if s.enforced == nil {
 		return s, nil
@@ -200,7 +200,7 @@ func (s *Set) At(now time.Time) (*Set, error) {
 	return next.WithStops(s.stops), nil
 }
 
-// withoutObservation returns the set that results if everything is enforced.
+// withoutObservation returns the set without observe mode.
 func (s *Set) withoutObservation() *Set {
 	if s.enforced == nil {
 		return s
@@ -208,8 +208,8 @@ func (s *Set) withoutObservation() *Set {
 	return s.enforced
 }
 
-// observesServer reports whether a server is in observe mode. This is the case because of the configuration, or because
-// all documents that apply to the server are in observe mode and there is at least one.
+// observesServer reports whether a server is in observe mode. A server is in observe mode if the configuration says so,
+// or if at least one document applies to it and all documents that apply to it are in observe mode.
 func (o *observation) observesServer(server string) bool {
 	if o.observesAll || o.observedServers[server] {
 		return true
@@ -218,22 +218,21 @@ func (o *observation) observesServer(server string) bool {
 	return slices.ContainsFunc(o.observedHomes, applies) && !slices.ContainsFunc(o.enforcedHomes, applies)
 }
 
-// opens reports whether the server of a call is in observe mode, so that a call is allowed that rules or defaults would
-// refuse or hold for approval. If [Call.needsModelRule] is true for the call, opens returns false, because such a call
+// opens reports whether the server of a call is in observe mode. If so, the call is allowed even if rules or defaults
+// would refuse it or hold it for approval. If [Call.needsModelRule] is true, opens returns false, because the call
 // costs money.
 func (s *Set) opens(call *Call) bool {
 	return s.enforced != nil && !call.needsModelRule() && s.observesServer(call.Server)
 }
 
 // openableCodes contains the codes of refusals by rules and defaults. Observe mode does not change decisions with other
-// codes. ToolUnknown can also mean that the tool or the server does not exist, but in this case [Decision.open] refuses
-// the call nevertheless.
+// codes. ToolUnknown can also mean that the tool or the server does not exist. In that case [Decision.open] still
+// refuses the call.
 var openableCodes = []Code{DeniedByRule, DeniedByDefault, MethodDenied, ToolUnknown, TypeError, ScopeMissing, ApprovalRequired}
 
-// open returns what becomes of a decision because the server is in observe mode. Calls that rules and defaults refuse
-// or hold for approval are allowed. The limits, timeouts and redactions of rules do not apply, and arguments are not
-// recorded. Calls that the catalog does not permit, or that were refused before rules were evaluated, are still
-// refused.
+// open relaxes a decision for a server in observe mode. It allows a call that a rule or a default would refuse or hold
+// for approval. The limits, timeouts and redactions in rules do not apply, and arguments are not recorded. Calls that
+// the catalog does not permit, or that were refused before rules were evaluated, are still refused.
 func (d Decision) open(call *Call) Decision {
 	if refusal(call) != "" || d.Effect != Allow && !slices.Contains(openableCodes, d.Code) {
 		return d
@@ -248,8 +247,8 @@ func (d Decision) open(call *Call) Decision {
 	return d
 }
 
-// decideObserved makes the decision on a call. If the decision would be different if everything were enforced, the
-// result also contains that decision.
+// decideObserved makes the decision on a call. If the decision would be different without observe mode, the result also
+// contains that other decision.
 func (s *Set) decideObserved(call *Call) (Decision, verdict) {
 	d, v := s.decide(call)
 	if s.enforced == nil {
@@ -263,8 +262,8 @@ func (s *Set) decideObserved(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// observationOf compares a decision with the decision that would be made if everything were enforced. It returns nil if
-// both have the same result. If both allow the call, only additional limits count as a difference.
+// observationOf compares a decision with the decision that would be made without observe mode. It returns nil if both
+// have the same effects. If both allow the call, only additional limits count as a difference.
 func observationOf(d, would *Decision) *Observation {
 	o := &Observation{Effect: would.Effect, Code: would.Code, Message: would.Message, Rule: would.Rule}
 	if d.Effect != Allow || would.Effect != Allow {
@@ -284,8 +283,8 @@ func observationOf(d, would *Decision) *Observation {
 	return o
 }
 
-// observedRules returns all rules in observe mode, whether or not they match the call. If [Set.opens] is true for the
-// call, these are all rules.
+// observedRules returns the rules that are in observe mode for a call, even if they do not match it. If [Set.opens] is
+// true for the call, these are all rules.
 func (s *Set) observedRules(call *Call) map[RuleRef]bool {
 	out := make(map[RuleRef]bool)
 	if s.enforced == nil {
@@ -303,7 +302,7 @@ func (s *Set) observedRules(call *Call) map[RuleRef]bool {
 	return out
 }
 
-// whyObserved explains a decision, and also the decision that would be made if everything were enforced.
+// whyObserved explains a decision, and also the decision that would be made without observe mode.
 func (s *Set) whyObserved(d Decision, v verdict, call *Call) string {
 	text := s.why(d, v, call)
 	code, _ := call.Facts.Status.refusal(call.Server)

@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// MayOpen compares two versions of documents. It returns the rules and defaults whose addition, removal or change may
-// make calls less restricted, so that calls that were refused are permitted, or calls that needed approval are allowed.
-// If the result is empty, no call becomes less restricted. For a default, the name of the rule is "default". Changes of
-// names and reasons do not count. Changes of limits and approval terms count only if the limits or terms can refuse
-// calls.
+// MayOpen compares two versions of documents. It returns the rules and defaults whose addition, removal or change could
+// make calls less restricted. Calls become less restricted if refused calls are permitted, or if calls that needed
+// approval are allowed. If the result is empty, no call becomes less restricted. The reference to a default has the
+// rule name "default". Changes to names and reasons do not count. Changes to limits and approval terms count only if
+// the limits or terms can refuse calls.
 func MayOpen(before, after []Document) (out []RuleRef) {
 	k := keeper{
 		observes:  slices.ContainsFunc(after, func(d Document) bool { return !d.ObserveUntil.IsZero() }),
@@ -30,15 +30,15 @@ func MayOpen(before, after []Document) (out []RuleRef) {
 	return slices.Compact(out)
 }
 
-// A keeper finds out which rules stay the same when documents change.
+// A keeper determines which rules remain the same when documents change.
 type keeper struct {
-	// observes is true if a document may be in observe mode after the change. Because a server is in observe mode if
-	// all documents that apply to it are, every enforced document may then be the reason why calls to a server are
+	// observes is true if a document may be in observe mode after the change. A server is in observe mode if all documents
+	// that apply to it are in observe mode. Therefore any enforced document may be the reason why calls to a server are
 	// restricted.
 	observes bool
-	// These fields are true if calls may have been refused before the change for certain reasons. For approvers, the
-	// reason is that lists of approvers have no group in common. For acr, it is that lists of acr values have no value
-	// in common. For limits, it is that too many limits apply to a call.
+	// Each of these fields is a possible reason for refusals before the change. approvers is true if lists of approvers
+	// may have had no group in common. acr is true if lists of acr values may have had no value in common. limits is true
+	// if too many limits may have applied to a call.
 	approvers, acr, limits bool
 }
 
@@ -46,8 +46,8 @@ func approversOf(r *Rule) []string { return r.Approvers }
 
 func acrOf(r *Rule) []string { return r.ApproveWith.ACR }
 
-// listsMayConflict reports whether certain lists of the rules in the documents, such as the lists of approvers, have no
-// element in common.
+// listsMayConflict reports whether the rules' lists have no element in common. of is a function that returns the list
+// of a rule, for example its approvers.
 func listsMayConflict(documents []Document, of func(*Rule) []string) bool {
 	var common []string
 	found := false
@@ -67,7 +67,7 @@ func listsMayConflict(documents []Document, of func(*Rule) []string) bool {
 }
 
 // mayExceedLimits reports whether the documents have so many limits that more than [MaxLimits] may apply to a call.
-// Each limit can apply to each principal of a call, and `default: by_risk` adds one more limit.
+// Each limit can apply to each principal of a call. `default: by_risk` adds one more limit.
 func mayExceedLimits(documents []Document) bool {
 	limits := 1
 	for i := range documents {
@@ -81,12 +81,12 @@ func mayExceedLimits(documents []Document) bool {
 // A changedRule is a rule or a default.
 type changedRule struct {
 	ref RuleRef
-	// permits is true if it allows calls or requires approval for them, and restricts is true if it refuses calls or
-	// requires approval for them.
+	// permits is true if the rule or default allows calls or requires approval. restricts is true if it refuses calls or
+	// requires approval.
 	permits, restricts bool
 }
 
-// changedRules returns those rules and defaults in documents that base does not contain.
+// changedRules returns the rules and defaults in documents that are not in base.
 func (k keeper) changedRules(base, documents []Document) (out []changedRule) {
 	known := make(map[string]bool)
 	for i := range base {
@@ -104,8 +104,7 @@ func (k keeper) changedRules(base, documents []Document) (out []changedRule) {
 	return out
 }
 
-// keysOf returns the rules and the default of a document. If two rules have the same effect, their keys in the map are
-// the same.
+// keysOf returns the rules and the default of a document. The map has the same key for rules with the same effect.
 func (k keeper) keysOf(d *Document) map[string]changedRule {
 	out := make(map[string]changedRule)
 	key := func(parts ...any) string {
@@ -130,7 +129,7 @@ func (k keeper) keysOf(d *Document) map[string]changedRule {
 	return out
 }
 
-// terms returns those approver groups, acr values and limit dimensions of a rule that may be a reason for refusing
+// terms returns those approver groups, acr values and limit dimensions of a rule that can be a reason for refusing
 // calls.
 func (k keeper) terms(r *Rule) (out []any) {
 	if k.approvers {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// maxOverlapChecks limits how many pairs of rules [CheckOverlaps] compares.
+// maxOverlapChecks limits the number of pairs of rules that [CheckOverlaps] compares.
 const maxOverlapChecks = 2_000_000
 
 // An OverlapWarning is a warning about a rule in one of several documents.
@@ -17,8 +17,8 @@ type OverlapWarning struct {
 }
 
 // CheckOverlaps returns warnings about rules that have no effect because of a different rule. It also returns a warning
-// for each `otherwise` that denies calls that rules in other documents allow. The documents must have no errors. Rules
-// and documents with observe mode are not checked, even if the time of observe mode has passed. If there are very many
+// for each `otherwise` that denies calls, if rules in other documents allow these calls. The documents must have no
+// errors. Rules and documents with observe mode are not checked, even if observe mode has ended. If there are very many
 // rules, CheckOverlaps checks only some of them.
 func CheckOverlaps(documents []Document) []OverlapWarning {
 	c := newOverlapChecker(documents)
@@ -46,9 +46,9 @@ type overlapRule struct {
 // overlapChecker compares the rules in documents with each other.
 type overlapChecker struct {
 	rules []overlapRule
-	// deciding contains the rules without a condition that refuse calls or require approval for them.
+	// deciding contains the rules without a condition that refuse calls or require approval.
 	deciding []overlapRule
-	// allowing contains the rules that can allow calls or require approval for them.
+	// allowing contains the rules that can allow calls or require approval.
 	allowing []overlapRule
 	left     int
 }
@@ -78,10 +78,9 @@ func newOverlapChecker(documents []Document) *overlapChecker {
 	return c
 }
 
-// shadowed returns a warning if r has no effect, because a rule with a stricter action matches all calls that r
-// matches.
+// shadowed returns a warning if r has no effect because a rule with a stricter action matches all calls that r matches.
 func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
-	if r.Otherwise { // this was checked for the rule before, which matches the same calls
+	if r.Otherwise { // already checked for the preceding rule, which matches the same calls
 		return ParseError{}, false
 	}
 	at := slices.IndexFunc(c.deciding, func(o overlapRule) bool {
@@ -99,7 +98,7 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// covers reports whether r matches every call that o matches. It may return false although r matches all these calls.
+// covers reports whether r matches every call that o matches. A false result is not certain.
 func (r *rule) covers(o *rule) bool {
 	if r.Match.hasNames() || o.Match.hasNames() || o.matchesTools && !r.matchesTools || o.matchesMethods && !r.matchesMethods {
 		return false
@@ -110,7 +109,7 @@ func (r *rule) covers(o *rule) bool {
 		r.coversProperties(&o.Match)
 }
 
-// coversProperties reports whether every tool with the properties that m requires has the properties that r requires.
+// coversProperties reports whether every tool with the properties in m also has the properties that r requires.
 func (r *rule) coversProperties(m *Match) bool {
 	for _, pair := range [][2][]string{{r.Match.Category, m.Category}, {r.Match.Risk, m.Risk}, {r.Match.Tags, m.Tags}} {
 		other := func(value string) bool { return !slices.Contains(pair[0], value) }
@@ -126,8 +125,8 @@ func (r *rule) coversProperties(m *Match) bool {
 	return true
 }
 
-// defeating returns a warning if r is a rule with Otherwise and denies calls that rules in other documents allow. It
-// considers only rules that name the tool.
+// defeating returns a warning if r is a rule with Otherwise that denies calls that rules in other documents allow.
+// Among these rules, it considers only rules that name the tool.
 func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 	if !r.Otherwise || r.Action < ActionDeny {
 		return ParseError{}, false
@@ -149,12 +148,12 @@ func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// namesTools reports whether a rule limits the tools that it matches by their names.
+// namesTools reports whether a rule restricts the tools that it matches by their names.
 func (r *rule) namesTools() bool {
 	return len(r.tools) > 0 && !slices.ContainsFunc(r.tools, func(g glob) bool { return g.isPrefix() && g.prefix == "" })
 }
 
-// meets reports whether there may be a tool call that both r and o match.
+// meets reports whether there could be a tool call that both r and o match.
 func (r *rule) meets(o *rule) bool {
 	if !r.matchesTools || !o.matchesTools {
 		return false

@@ -12,11 +12,11 @@ import (
 
 // A ParseError is a problem in a document. It is an error or a warning.
 type ParseError struct {
-	// Rule is the index of the rule that has the problem in Document.Rules. It is -1 if the problem concerns the
-	// document itself.
+	// Rule is the index in Document.Rules of the rule that has the problem. It is -1 if the document itself has the
+	// problem.
 	Rule int
-	// Field is the path of the key that has the problem, for example `match.tool[0]`. It is empty if the problem
-	// concerns the rule or the document as a whole.
+	// Field is the path of the key that has the problem, for example `match.tool[0]`. It is empty if the problem is in the
+	// rule or the document as a whole.
 	Field string
 	// Message describes the problem.
 	Message string
@@ -26,8 +26,8 @@ type ParseError struct {
 	Warning bool
 }
 
-// Check returns all problems in the document, in the order of its rules. If there are only warnings, the document can
-// be compiled.
+// Check returns all problems in the document, in the order of its rules. The document can be compiled if all problems
+// are warnings.
 func (d *Document) Check() []ParseError {
 	c := &checker{rule: -1}
 	if d.Name == "" {
@@ -56,11 +56,11 @@ func (d *Document) Check() []ParseError {
 	return c.problems
 }
 
-// correctSpelling checks the case of a method in a pattern. The given text is the part of the pattern before the first
-// wildcard. If the text differs from a method of the protocol only in case, correctSpelling returns the correct
-// spelling of the method. If only the part up to the last slash differs like this, it returns the correct spelling of
-// this part. Otherwise it returns "". This check is useful because the gateway refuses requests in which the case of
-// the method is wrong, so that a pattern in the wrong case never matches.
+// correctSpelling returns the correct spelling of a method in a pattern if only the case is wrong, and otherwise "".
+// The parameter prefix is the part of the pattern before the first wildcard. If prefix differs from a protocol method
+// only in case, the result is this method. If only the part of prefix up to the last slash does, the result is the
+// correct spelling of this part. The gateway refuses requests with a method in the wrong case, so a pattern in the
+// wrong case never matches.
 func correctSpelling(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))
@@ -77,8 +77,8 @@ func correctSpelling(prefix string) string {
 	return ""
 }
 
-// warnOpenMethods warns about a rule that refuses all tools to some callers, but does not refuse other methods. It
-// warns only if a rule of the document allows other methods, and no rule refuses all methods to the same callers.
+// warnOpenMethods warns about a rule that refuses all tools to some callers but does not refuse other methods. It warns
+// only if a rule in the document allows other methods, and no rule refuses all methods to the same callers.
 func (c *checker) warnOpenMethods(d *Document) {
 	if !slices.ContainsFunc(d.Rules, func(r Rule) bool {
 		_, methods := r.Match.scope()
@@ -102,13 +102,13 @@ func (c *checker) warnOpenMethods(d *Document) {
 	}
 }
 
-// refusesAll reports whether a rule refuses all tools, limited only by the servers and the callers that it matches.
+// refusesAll reports whether a rule refuses all tools, restricted only by servers and callers.
 func (r *Rule) refusesAll() bool {
 	every := r.When == "" && (len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.isPrefix() && g.prefix == "" }))
 	return r.Tool == "" && every && !r.Match.hasProperties() && !r.Match.hasNames() && (r.Action == ActionDeny || r.Action == ActionHide)
 }
 
-// sameButMethod reports whether two rules match the same servers and callers, whatever methods they match.
+// sameButMethod reports whether two rules match the same servers and callers. The methods may differ.
 func (r *Rule) sameButMethod(o *Rule) bool {
 	return slices.Equal(r.Match.Server, o.Match.Server) && slices.Equal(r.Match.Agent, o.Match.Agent) && slices.Equal(r.Match.Principal, o.Match.Principal) &&
 		slices.Equal(r.Match.Groups, o.Match.Groups) && slices.Equal(r.Match.Tenant, o.Match.Tenant)
@@ -126,7 +126,7 @@ func (r *Rule) label() string {
 	return label
 }
 
-// otherwiseSuffix is the end of the name of a rule with Otherwise.
+// otherwiseSuffix is appended to the name of a rule with Otherwise.
 const otherwiseSuffix = ".otherwise"
 
 // A checker collects the problems in one document.
@@ -177,7 +177,7 @@ func (c *checker) checkRule(r *Rule) {
 	}
 }
 
-// addToolName adds the problem that a tool name is not valid.
+// addToolName adds a problem for an invalid tool name.
 func (c *checker) addToolName(name string) {
 	if strings.ContainsAny(name, `*?\`) {
 		c.add("", "a name under tools is not a pattern", "use rules, with match: {tool: …}")
@@ -254,8 +254,8 @@ func (c *checker) checkReason(reason string) {
 	}
 }
 
-// unprintable reports whether a character is forbidden in a reason, because it could hide a part of the text. Line
-// breaks are allowed.
+// unprintable reports whether a character is forbidden in a reason. Unprintable characters could hide a part of the
+// text. Line breaks are allowed.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 func (c *checker) checkLimits(limits []RateLimit) {

@@ -8,30 +8,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// ApprovalTerms says who must approve a call, how long they have for it, and what an approval covers.
+// ApprovalTerms says who must approve a call, how long they have to decide, and what the approval covers.
 type ApprovalTerms struct {
-	// Approvers lists the groups whose members may approve, sorted. If it is empty, any approver may approve.
+	// Approvers contains the groups whose members may approve, sorted. If it is empty, any approver may approve.
 	Approvers []string
-	// Quorum is how many different people must approve. It is at least 1.
+	// Quorum is the number of different people who must approve. It is at least 1.
 	Quorum int
-	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after the approval the call may be
-	// made. Zero means the configured time.
+	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long an approved call can still be made.
+	// Zero means the configured time.
 	DecideWithin, ExecuteWithin time.Duration
 	// SelfConfirm allows the person who uses the agent to confirm the call. If it is true, Quorum is 1, and Approvers
 	// and Grant are empty.
 	SelfConfirm bool
-	// Grant allows the approval to cover several calls. If it is zero, the approval covers only this call. Grant.Where
-	// is always empty, because the conditions are in [ApprovalTerms.Where].
+	// Grant allows the approval to cover several calls. If it is zero, the approval covers only this call. Grant.Where is
+	// always empty, because the conditions are in [ApprovalTerms.Where].
 	Grant Grant
-	// Where contains the conditions of the grants of all rules that require approval, sorted and without duplicates.
-	// All of them are true for the call. Where is empty if Grant is zero or covers all calls of the tool.
+	// Where contains the conditions in the grants of all rules that require approval, sorted and without duplicates. All
+	// these conditions are true for the call. Where is empty if Grant is zero, or if it covers all calls to the tool.
 	Where []string
-	// ApproveWith says how the people who approve must have authenticated. Its values of acr are sorted. If it is not
-	// zero, SelfConfirm is false.
+	// ApproveWith specifies how approvers must have authenticated. The acr values in it are sorted. If it is not zero,
+	// SelfConfirm is false.
 	ApproveWith StepUp
 }
 
-// Scope returns the SHA-256 digest of the grant's conditions in hexadecimal, or "" if the grant covers all calls of the
+// Scope returns the SHA-256 digest of the grant's conditions in hexadecimal, or "" if the grant covers all calls to the
 // tool.
 func (t *ApprovalTerms) Scope() string {
 	if len(t.Where) == 0 {
@@ -41,14 +41,14 @@ func (t *ApprovalTerms) Scope() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Times contains the durations of approvals that apply if a rule sets none. Both are positive.
+// Times contains the durations for approvals. They are the defaults for rules that set none. Both must be positive.
 type Times struct {
-	// Decide is how long approvers have to decide. Execute is how long after the approval the call may be made.
+	// Decide is how long approvers have to decide. Execute is how long an approved call can still be made.
 	Decide, Execute time.Duration
 }
 
 // poolTerms sets v.terms to approval terms that satisfy all rules that require approval. The package comment describes
-// how the terms are combined.
+// how terms are combined.
 func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	var asking []*rule
 	for _, r := range rules {
@@ -74,8 +74,8 @@ func (v *verdict) poolApprovers(asking []*rule) {
 	v.terms.Approvers = v.common(asking, "lists of approvers have no group", func(r *rule) []string { return r.Approvers })
 }
 
-// poolStepUp sets the shortest maximum age, and the acr values that are in every list of acr values. If there is no
-// such value, it sets v.conflict.
+// poolStepUp sets the shortest maximum age. It also sets the acr values that are in every list of acr values. If there
+// is no such value, it sets v.conflict.
 func (v *verdict) poolStepUp(asking []*rule) {
 	for _, r := range asking {
 		if age := r.ApproveWith.MaxAge; age > 0 && (v.terms.ApproveWith.MaxAge == 0 || age < v.terms.ApproveWith.MaxAge) {
@@ -85,8 +85,8 @@ func (v *verdict) poolStepUp(asking []*rule) {
 	v.terms.ApproveWith.ACR = v.common(asking, "lists approve_with.acr have no value", func(r *rule) []string { return r.ApproveWith.ACR })
 }
 
-// common returns the texts that are in every list that the rules have, where rules without a list do not count. If
-// there is no such text, it sets v.conflict, and nothing becomes the text of this conflict.
+// common returns the strings that are in all nonempty lists. The function of returns the list of a rule. If there is no
+// such string, common sets v.conflict, and sets v.conflictText to the parameter nothing.
 func (v *verdict) common(asking []*rule, nothing string, of func(*rule) []string) (out []string) {
 	var listed *rule // first rule with a list
 	for _, r := range asking {
@@ -109,8 +109,8 @@ func (v *verdict) common(asking []*rule, nothing string, of func(*rule) []string
 	return out
 }
 
-// shortest returns the shortest duration that the rules set, where the configured duration counts for rules that set
-// none. If all rules set none, it returns zero, which means the configured duration.
+// shortest returns the shortest duration in the rules. The configured duration counts for rules that set none. If no
+// rule sets a duration, shortest returns zero, which means the configured duration.
 func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Duration) time.Duration {
 	var best time.Duration
 	unset := false
@@ -128,7 +128,7 @@ func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Durat
 	return best
 }
 
-// idempotent reports whether all rules with an action that apply to a call have Idempotent set. At least one of them
+// idempotent reports whether all rules with an action that apply to a call have Idempotent set. At least one such rule
 // must apply to each principal, because a default never makes a call idempotent.
 func idempotent(rules []*rule, call *Call) bool {
 	for i := range call.Subject.size() {

@@ -1,7 +1,7 @@
 package engine
 
-// recordedBy reports whether a rule requires that the call's arguments are recorded. The rule must apply to a principal
-// of the call. All given rules must match the call.
+// recordedBy reports whether a rule that applies to a principal of the call requires a record of the arguments. All
+// given rules must match the call.
 func (c *Call) recordedBy(rules []*rule) bool {
 	for _, r := range rules {
 		if r.Record && c.limitsAny(r) {

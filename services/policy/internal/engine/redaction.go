@@ -16,9 +16,9 @@ import (
 type Redaction struct {
 	// Target says whether values in results or in arguments are replaced.
 	Target RedactionTarget
-	// Path selects values as package valuepath describes.
+	// Path selects values. Package valuepath describes its syntax.
 	Path string
-	// Detector is the name of a detector of package detect.
+	// Detector is the name of a detector in package detect.
 	Detector string
 }
 
@@ -28,7 +28,7 @@ func (r Redaction) String() string { return r.Target.String() + ": " + cmp.Or(r.
 // RedactionTarget says whether a redaction replaces values in results or in arguments.
 type RedactionTarget uint8
 
-// The targets.
+// These are the targets.
 const (
 	// RedactResults replaces values in the messages from the server, before the client receives them.
 	RedactResults RedactionTarget = iota
@@ -41,13 +41,13 @@ func (t RedactionTarget) String() string {
 	return nameOf([]string{"results", "arguments"}, int(t), "RedactionTarget")
 }
 
-// A RuleRedaction is a redaction that applies to a call, and the first rule that specifies it.
+// A RuleRedaction is a redaction that applies to a call, and the first rule that specifies the redaction.
 type RuleRedaction struct {
 	Rule RuleRef
 	Redaction
 }
 
-// redactions returns the redactions of the rules that apply to a principal of the call, without duplicates. All given
+// redactions returns the redactions in the rules that apply to a principal of the call, without duplicates. All given
 // rules must match the call.
 func (c *Call) redactions(rules []*rule) (out []RuleRedaction) {
 	for _, r := range rules {
@@ -63,8 +63,8 @@ func (c *Call) redactions(rules []*rule) (out []RuleRedaction) {
 	return out
 }
 
-// limitsAny reports whether a rule's limits apply to a principal of the call. Its timeout and redactions, for example,
-// apply in the same cases.
+// limitsAny reports whether a rule's limits apply to a principal of the call. Other parts of the rule, such as its
+// timeout and redactions, apply in the same cases.
 func (c *Call) limitsAny(r *rule) bool {
 	for i := range c.Subject.size() {
 		if c.limits(r, i) {

@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// maxReplayed limits for how many conditions with unknown results [Set.Replay] tries all possible results.
+	// maxReplayed is the maximum number of unknown conditions for which [Set.Replay] tries all combinations of results.
 	maxReplayed = 4
-	// maxReplayRules limits how many rules Replay returns.
+	// maxReplayRules limits the number of rules in a Replay.
 	maxReplayRules = 20
 )
 
-// Unknown is a set of kinds of values that are not known about a recorded call.
+// Unknown is a set of kinds of unknown values in a recorded call.
 type Unknown uint8
 
 // These are the kinds of values that may be unknown.
@@ -23,27 +23,26 @@ const (
 	UnknownArguments Unknown = 1 << iota
 	// UnknownGroups are the groups and the scopes of the caller and the principals in its delegation chain.
 	UnknownGroups
-	// UnknownClass is everything in Facts except for Status.
+	// UnknownClass means everything in Facts except for Status.
 	UnknownClass
-	// UnknownName is the name of a prompt or the URI of a resource, and the field Ref of a completion request.
+	// UnknownName means the name of a prompt or the URI of a resource, and the field Ref of a completion request.
 	UnknownName
 )
 
 // A Replay is the result of [Set.Replay].
 type Replay struct {
-	// Decision is one of the decisions that are possible for the call. If Needs is zero, all possible decisions have
-	// the same effect, and they would also have the same effect if everything were enforced.
+	// Decision is one of the decisions that are possible for the call. If Needs is zero, all possible decisions have the
+	// same effect, and would also have the same effect without observe mode.
 	Decision Decision
 	// Needs contains the kinds of unknown values on which the effect depends.
 	Needs Unknown
 	// Rules contains at most [maxReplayRules] rules that read these values. It is empty if Needs is zero.
 	Rules []RuleRef
-	// MostPermissive is the most permissive effect that is possible for the call. It takes into account both what is
-	// enforced and what would be if everything were enforced.
+	// MostPermissive is the most permissive effect that is possible for the call, with or without observe mode.
 	MostPermissive Effect
 }
 
-// Enforced returns the effect that a decision would have if everything were enforced.
+// Enforced returns the effect that the decision would have without observe mode.
 func (d *Decision) Enforced() Effect {
 	if d.Observed != nil {
 		return d.Observed.Effect
@@ -51,15 +50,19 @@ func (d *Decision) Enforced() Effect {
 	return d.Effect
 }
 
-// Replay makes a decision on a recorded call of which some values are unknown. It ignores these values in the call. The
-// time is known unless it is zero.
+// Replay makes a decision on a recorded call in which some values are unknown. It ignores these values in the call. The
+// time is treated as known unless it is zero.
 //
-// If the arguments are unknown, Replay considers all possible results of the conditions that read them, and returns a
-// decision without Needs only if its effect is always the same. A condition that reads arguments may be true, false or
-// failed. If the other values determine its result, it has this result or fails. Because Replay assumes that different
-// conditions are independent of each other, and because it tries only some results if there are too many conditions, it
-// may report that the effect depends on the arguments although it does not. The reverse never happens. If other values
-// are unknown, the effect depends on them if a rule that may match the call reads them.
+// If the arguments are unknown, Replay considers all possible results of the conditions that read them. It returns a
+// decision without Needs only if the effect is always the same. The result of a condition that reads arguments can be
+// true, false or failed. If the known values determine the result, Replay considers only this result and failed.
+//
+// Replay may report that the effect depends on the arguments although it does not. The reason is that Replay treats
+// different conditions as independent, and that it tries only some results if there are too many conditions. The
+// reverse never happens.
+//
+// If values other than arguments are unknown, the effect counts as dependent on them if a rule that may match the call
+// reads them.
 func (s *Set) Replay(call Call, unknown Unknown) Replay {
 	if refusal(&call) != "" {
 		return Replay{Decision: s.Decide(call)}
@@ -78,8 +81,8 @@ func (s *Set) Replay(call Call, unknown Unknown) Replay {
 	return out
 }
 
-// replay makes a decision on a call of which all values are known, except for the arguments if anyArguments is true. In
-// either case, it is unknown whether the arguments satisfy the tool's schema.
+// replay makes a decision on a call in which all values are known, except for the arguments if anyArguments is true. In
+// both cases, it is unknown whether the arguments satisfy the tool's schema.
 func (s *Set) replay(of Call, anyArguments bool) Replay {
 	var out Replay
 	call := &of
@@ -125,14 +128,13 @@ func (s *Set) replay(of Call, anyArguments bool) Replay {
 
 func sameEffect(a, b *Decision) bool { return a.Effect == b.Effect && a.Enforced() == b.Enforced() }
 
-// allowUpTo raises MostPermissive to the effect e if e is more permissive.
 func (r *Replay) allowUpTo(e Effect) {
 	if rankOf(&Decision{Effect: e}) > rankOf(&Decision{Effect: r.MostPermissive}) {
 		r.MostPermissive = e
 	}
 }
 
-// addVerdict adds the rules that a verdict is based on, if their results depend on the arguments.
+// addVerdict adds the rules from which a verdict results, if their results depend on the arguments.
 func (r *Replay) addVerdict(call *Call, v *verdict) {
 	for _, decided := range []*rule{v.strict, v.scoped, v.failedRule, v.rule} {
 		if decided != nil && (decided == v.strict || call.depends(decided)) {
@@ -174,7 +176,7 @@ func (r *Replay) addReaders(s *Set, call Call, unknown Unknown) {
 			r.addRule(RuleRef{Document: f.document, Rule: byRiskName})
 		}
 	}
-	rules := s.withoutObservation().find(nil, &call) // the result includes the rules of s
+	rules := s.withoutObservation().find(nil, &call) // this includes the rules in s
 	limits := 0
 	for _, one := range rules {
 		limits += 2 * len(one.limits) * call.Subject.size()
@@ -202,8 +204,8 @@ func (r *rule) reads() (out Unknown) {
 	if r.when == nil {
 		return out
 	}
-	// A condition can read groups as caller.groups, or as a field of a principal in the chain. The name of this field
-	// may be the result of an expression, so it is not enough to search for the name. The same is true for scopes.
+	// A condition can read groups as caller.groups, or as a field of a principal in the chain. The name of this field can
+	// be the result of an expression, so a search for the name is not enough. The same applies to scopes.
 	if strings.Contains(r.When, "groups") || strings.Contains(r.When, "scopes") || strings.Contains(r.When, "chain") {
 		out |= UnknownGroups
 	}

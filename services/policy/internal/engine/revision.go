@@ -8,11 +8,11 @@ import (
 	"strconv"
 )
 
-// A canonicalForm is an encoding of a rule or of documents from which a digest is computed. The encoding is the same
-// for equal content, because each part is preceded by its length, and lists are sorted.
+// A canonicalForm is an encoding of a rule or of documents, for computing a digest. Equal content has the same
+// encoding, because each part is preceded by its length and lists are sorted.
 type canonicalForm []byte
 
-// These are the versions of the canonical forms. If a version changes, all digests of this form change.
+// These are the versions of the canonical forms. A new version changes all digests of the form.
 const (
 	ruleFormat     = "sluice.rule.v1"
 	revisionFormat = "sluice.revision.v1"
@@ -57,8 +57,8 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	return sha256.Sum256(c)
 }
 
-// properties appends the methods, names and tool properties in m. Only parts that are set are appended, each with its
-// name, so that the digests of rules without these parts did not change when the parts were added to the language.
+// properties appends the methods, names and tool properties in m. It appends only the parts that are set, each with its
+// name. Therefore adding a part to the policy language does not change the digests of rules without this part.
 func (c *canonicalForm) properties(m *Match) {
 	for _, key := range []struct {
 		name   string
@@ -71,8 +71,8 @@ func (c *canonicalForm) properties(m *Match) {
 	}
 }
 
-// options appends the parts of a rule that were added to the language later. Only parts that are set are appended, each
-// with its name, so that the digests of rules without these parts did not change.
+// options appends the optional parts of a rule. It appends only the parts that are set, each with its name. Therefore
+// adding a part to the policy language does not change the digests of rules without this part.
 func (c *canonicalForm) options(r *Rule) {
 	for _, option := range []struct {
 		name  string

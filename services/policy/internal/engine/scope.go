@@ -9,19 +9,19 @@ import (
 
 // These constants limit the scopes in rules.
 const (
-	// MaxRuleScopes limits how many scopes a rule can require. MaxScopeBytes limits the length of a scope, in bytes.
+	// MaxRuleScopes limits the number of scopes in a rule. MaxScopeBytes limits the length of a scope in bytes.
 	MaxRuleScopes = 16
 	MaxScopeBytes = 128
-	// MaxScopes limits how many different scopes all rules together can require. MaxScopesBytes limits the total length
-	// of these scopes with separators, in bytes, because HTTP headers of the gateway list all of them.
+	// MaxScopes limits the number of different scopes in all rules together. MaxScopesBytes limits the total length in
+	// bytes of these scopes with separators, because the gateway lists all of them in HTTP headers.
 	MaxScopes      = 64
 	MaxScopesBytes = 4096
 )
 
-// scopeOffline is the scope with which a client requests a refresh token. It does not permit anything at a server.
+// scopeOffline is the scope with which a client requests a refresh token. It grants no access at a server.
 const scopeOffline = "offline_access"
 
-// validScope reports whether a text is a scope (RFC 6749, section 3.3) of at most [MaxScopeBytes].
+// validScope reports whether a string is a scope (RFC 6749, section 3.3) of at most [MaxScopeBytes].
 func validScope(text string) bool {
 	if text == "" || len(text) > MaxScopeBytes {
 		return false
@@ -75,9 +75,9 @@ func checkAllScopes(documents []Document) error {
 
 var tooManyScopes = fmt.Sprintf("the rules of all documents need more than %d different scopes, or scopes of more than %d bytes in total: let rules share scopes", MaxScopes, MaxScopesBytes)
 
-// missingScope returns the decision that refuses a call because a principal does not have a scope, and a rule that
-// requires this scope. If no scope is missing, the rule is nil. A principal needs the scopes of all rules that apply to
-// it, including rules whose condition can't be evaluated. All given rules must match the call.
+// missingScope returns a decision that refuses a call because a principal lacks a scope, and a rule that requires this
+// scope. If no scope is missing, the rule is nil. A principal needs the scopes in all rules that apply to it, including
+// rules whose condition can't be evaluated. All given rules must match the call.
 func (c *Call) missingScope(rules []*rule) (Decision, *rule) {
 	for first := 0; first < c.Subject.size(); first = c.Subject.tokenEnd(first) {
 		if d, by := c.missingScopeOf(rules, first); by != nil {
@@ -87,9 +87,9 @@ func (c *Call) missingScope(rules []*rule) (Decision, *rule) {
 	return Decision{}, nil
 }
 
-// missingScopeOf is like [Call.missingScope], but checks only the principals that come from the same token as the
-// principal with index first. The decision contains the scopes of all of them, so that the caller can request these
-// scopes at once.
+// missingScopeOf is like [Call.missingScope], but checks only the principals from the same token as the principal with
+// index first. The decision contains all scopes that these principals need, so that the caller can request them at
+// once.
 func (c *Call) missingScopeOf(rules []*rule, first int) (d Decision, by *rule) {
 	for i, end := first, c.Subject.tokenEnd(first); i < end; i++ {
 		for _, r := range rules {
@@ -115,9 +115,9 @@ func (c *Call) missingScopeOf(rules []*rule, first int) (d Decision, by *rule) {
 	return d, by
 }
 
-// tokenEnd returns the index after the last principal that comes from the same token as the principal with index first.
-// A JWT can contain several principals: an actor and its prior actors (RFC 8693, section 4.1). All of them have the
-// issuer, the client and the scopes of the JWT.
+// tokenEnd returns the index after the last principal from the same token as the principal with index first. A JWT can
+// contain several principals: an actor and its prior actors (RFC 8693, section 4.1). All of them have the issuer, the
+// client and the scopes in the JWT.
 func (s *Subject) tokenEnd(first int) int {
 	p, end := s.at(first), first+1
 	for p.Issuer != "" && end < s.size() {
@@ -130,7 +130,6 @@ func (s *Subject) tokenEnd(first int) int {
 	return end
 }
 
-// lacking returns those of the given scopes that the principal does not have.
 func (p *Principal) lacking(scopes []string) []string {
 	return slices.DeleteFunc(slices.Clone(scopes), func(scope string) bool { return slices.Contains(p.Scopes, scope) })
 }
@@ -141,7 +140,7 @@ func distinct(texts []string) []string {
 	return slices.Compact(texts)
 }
 
-// scopeText says which scopes a call needs, which of them are missing, and what to do.
+// scopeText says which scopes a call needs, which scopes are missing, and how to fix this.
 func (c *Call) scopeText(d *Decision) string {
 	text := "the call needs the OAuth " + scopeList(d.NeededScopes) + ", and "
 	p := c.Subject.at(d.ChainIndex)
@@ -155,7 +154,7 @@ func (c *Call) scopeText(d *Decision) string {
 	}
 }
 
-// scopeList returns a list of scopes for a sentence, for example "scopes repo and user".
+// scopeList formats scopes for a sentence, for example "scopes repo and user".
 func scopeList(scopes []string) string {
 	if len(scopes) == 1 {
 		return "scope " + scopes[0]
@@ -164,8 +163,8 @@ func scopeList(scopes []string) string {
 	return "scopes " + strings.Join(scopes[:last], ", ") + " and " + scopes[last]
 }
 
-// checkScope returns the check of the scopes for an explanation. It compares the scopes that the rule requires with
-// those of the principal with index i.
+// checkScope returns the check of the scopes for an explanation. It compares the scopes that the rule requires with the
+// scopes of the principal with index i.
 func (r *rule) checkScope(call *Call, i int) Check {
 	p := call.Subject.at(i)
 	return Check{Name: "needs_scope", Want: strings.Join(r.NeedsScope, ", "), Got: strings.Join(p.Scopes, ", "), Held: len(p.lacking(r.NeedsScope)) == 0}

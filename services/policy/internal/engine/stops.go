@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// A Selector selects calls by those of its fields that are set. Server selects the calls to a server. Agent and Tenant
-// select calls for which the caller, or a principal in its delegation chain, has both this agent and this tenant. The
-// zero Selector selects all calls.
+// A Selector selects calls by the fields that are set. Server selects the calls to a server. Agent and Tenant select
+// calls for which the caller, or a principal in its delegation chain, has both this agent and this tenant. The zero
+// Selector selects all calls.
 type Selector struct {
 	// Agent is the name or the subject of an agent, or the id of an agent of the mesh.
 	Agent string
@@ -28,13 +28,14 @@ type Stop struct {
 	Reason string
 }
 
-// Stops contains the emergency stops that are in force. The zero Stops stops nothing.
+// Stops contains the emergency stops that are in force. The zero Stops contains none.
 type Stops struct {
 	bySelector map[Selector]string // reasons of the stops
 	sum        [sha256.Size]byte
 }
 
-// NewStops returns the given stops as Stops. If several of them have the same selector, it uses only the first one.
+// NewStops returns Stops that contain the given stops. If several stops have the same selector, only the first one
+// counts.
 func NewStops(list []Stop) Stops {
 	out := Stops{bySelector: make(map[Selector]string, len(list))}
 	for _, s := range list {
@@ -63,10 +64,10 @@ func (s Selector) compare(o Selector) int {
 	return cmp.Or(cmp.Compare(s.Tenant, o.Tenant), cmp.Compare(s.Agent, o.Agent), cmp.Compare(s.Server, o.Server))
 }
 
-// Sum returns a digest of the selectors and the reasons of all stops. It is zero if there are no stops.
+// Sum returns a digest of the selectors and reasons of all stops. It is zero if there are no stops.
 func (s Stops) Sum() [sha256.Size]byte { return s.sum }
 
-// WithStops returns a copy of the set in which the given stops replace the earlier ones.
+// WithStops returns a copy of the set that contains the given stops instead of its own.
 func (s *Set) WithStops(stops Stops) *Set {
 	next := *s
 	next.stops = stops
@@ -79,8 +80,8 @@ func (s *Set) WithStops(stops Stops) *Set {
 // Stops returns the stops of the set.
 func (s *Set) Stops() Stops { return s.stops }
 
-// find returns the most general stop that refuses a call, and the index of the principal to whom the stop applies. If
-// no stop refuses the call, it returns false.
+// find returns the most general stop that refuses a call, and the index of the principal to whom the stop applies. It
+// returns false if no stop refuses the call.
 func (s Stops) find(call *Call) (stop Stop, chain int, found bool) {
 	if len(s.bySelector) == 0 {
 		return Stop{}, 0, false
@@ -101,7 +102,7 @@ func (s Stops) find(call *Call) (stop Stop, chain int, found bool) {
 	return Stop{}, 0, false
 }
 
-// decideStop returns the decision on a call that a stop refuses. If no stop refuses the call, it returns false.
+// decideStop returns the decision on a call that a stop refuses. It returns false if no stop refuses the call.
 func (s *Set) decideStop(call *Call) (Decision, bool) {
 	stop, chain, found := s.stops.find(call)
 	if !found {
@@ -110,8 +111,8 @@ func (s *Set) decideStop(call *Call) (Decision, bool) {
 	return Decision{Code: Stopped, Message: stop.message(), ChainIndex: chain}, true
 }
 
-// stopsNotification reports whether a stop refuses a notification of the protocol. A stop never refuses the
-// notification that a server's list has changed, so that clients know the current lists when the stop ends.
+// stopsNotification reports whether a stop refuses a protocol notification. A stop never refuses the notification that
+// a server's list has changed, so that clients know the current lists when the stop ends.
 func (s *Set) stopsNotification(call *Call) bool {
 	fromServer := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}
 	if !slices.Contains(mcpmethod.Notifications(), call.Method) || slices.Contains(fromServer, call.Method) || refusal(call) != "" {
@@ -121,8 +122,8 @@ func (s *Set) stopsNotification(call *Call) bool {
 	return stopped
 }
 
-// message returns the text for callers. It contains the reason of the stop, the calls that it refuses, and the command
-// that ends it.
+// message returns the message for callers. It contains the reason for the stop, the calls that the stop refuses, and
+// the command that ends the stop.
 func (s Stop) message() string {
 	reason := strings.TrimSpace(s.Reason)
 	if !strings.HasSuffix(reason, ".") && !strings.HasSuffix(reason, "!") && !strings.HasSuffix(reason, "?") {
@@ -164,7 +165,7 @@ func (s Selector) flags() string {
 	return strings.Join(out, " ")
 }
 
-// shellWord returns a word as it is written in a shell, with quotes if it needs them.
+// shellWord returns a word in shell syntax. It adds quotes if the word needs them.
 func shellWord(word string) string {
 	plain := func(r rune) bool { return r < 0x80 && (toolByte(byte(r)) || r == ':') }
 	if strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {

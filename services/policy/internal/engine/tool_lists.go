@@ -10,15 +10,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// ToolLists contains the tools that the configured servers list, so that [ToolLists.Check] can check documents against
-// them.
+// ToolLists contains the tools that the configured servers list. [ToolLists.Check] checks documents against these
+// tools.
 type ToolLists struct {
-	// Tools contains the tools of each configured server. They are nil for a server whose tools were not listed yet.
+	// Tools contains the tools of each configured server. They are nil for a server whose tools have not been listed yet.
 	Tools map[string][]ListedTool
 	// Schema returns the schema of a tool. Schema may be nil if no schemas are known.
 	Schema func(server, tool string) Schema
-	// Unusable says why the accepted schema of a tool can't be used to check arguments. It returns "" if the schema can
-	// be used or is unknown. Unusable may be nil if no schemas are known.
+	// Unusable returns the reason why the accepted schema of a tool can't be used to check arguments. It returns "" if the
+	// schema can be used or is unknown. Unusable may be nil if no schemas are known.
 	Unusable func(server, tool string) string
 }
 
@@ -28,16 +28,16 @@ type ListedTool struct {
 	Tags                 []string
 }
 
-// A Schema contains the arguments of a tool. The zero Schema means that the schema is unknown.
+// A Schema contains a tool's arguments. The zero Schema means that the schema is unknown.
 type Schema struct {
 	// Arguments contains the arguments by name. It is nil if they are unknown.
 	Arguments map[string]Argument
-	// Closed is true if the tool has no further arguments.
+	// Closed is true if the tool accepts no other arguments.
 	Closed bool
 }
 
-// An Argument is an argument in a tool's schema. Types contains the JSON Schema types that it may have. If Types is
-// empty, all types are allowed.
+// An Argument is an argument in a tool's schema. Types contains its JSON Schema types. If Types is empty, all types are
+// allowed.
 type Argument struct {
 	Types    []string
 	Required bool
@@ -47,10 +47,9 @@ type Argument struct {
 type Finding struct {
 	ParseError
 
-	// Document is the index of the document that the finding concerns, or -1 if the finding does not concern a
-	// document.
+	// Document is the index of the document, or -1 if the finding is not about a document.
 	Document int
-	// Check is the name of the check that found it. Names of checks never change.
+	// Check is the name of the check that made the finding. Names of checks never change.
 	Check string
 	// Info is true if the finding is only information.
 	Info bool
@@ -58,17 +57,17 @@ type Finding struct {
 
 // These constants limit the work of [ToolLists.Check].
 const (
-	// maxMatchedTools limits for how many tools the conditions of a rule are checked against the tools' schemas.
+	// maxMatchedTools limits the number of tools whose schemas are compared with the conditions of a rule.
 	maxMatchedTools = 200
 	// maxToolChecks limits how many pairs of a rule and a tool are compared.
 	maxToolChecks = 5_000_000
-	// maxStrictTools limits for how many tools the schema is compiled.
+	// maxStrictTools limits the number of tools whose schemas are compiled.
 	maxStrictTools = 500
 )
 
-// Check checks documents against the tool lists. It finds names that match no configured server or listed tool,
-// conditions that do not fit the schemas of the tools, and dangerous tools that no rule names. If there are servers
-// whose tools were not listed yet, a single finding says so. The documents must have no errors.
+// Check checks documents against the tool lists. It finds names that match no configured server or no listed tool,
+// conditions that do not fit the schemas of the tools, and dangerous tools that no rule names. If some servers' tools
+// have not been listed yet, a single finding says so. The documents must have no errors.
 func (l *ToolLists) Check(documents []Document) []Finding {
 	if len(l.Tools) == 0 {
 		return nil
@@ -152,7 +151,7 @@ func (m matchedTool) facts() Facts {
 	return Facts{Status: Callable, Category: m.Category, Risk: m.Risk, Tags: m.Tags}
 }
 
-// matching returns the tools that a rule matches, ordered by server. It returns at most maxMatchedTools tools.
+// matching returns at most maxMatchedTools of the tools that a rule matches, ordered by server.
 func (c *listChecker) matching(r *rule) (out []matchedTool) {
 	if !r.matchesTools {
 		return nil
@@ -175,9 +174,9 @@ func (c *listChecker) matching(r *rule) (out []matchedTool) {
 	return out
 }
 
-// checkConditions checks the conditions of a rule against the tools that the rule matches.
+// checkConditions checks the conditions in a rule against the tools that the rule matches.
 func (c *listChecker) checkConditions(r overlapRule) {
-	if r.Otherwise || r.when == nil && r.where == nil { // for `otherwise`, the condition was checked in the rule before
+	if r.Otherwise || r.when == nil && r.where == nil { // already checked in the rule before it
 		return
 	}
 	tools := c.matching(r.rule)
@@ -203,11 +202,11 @@ func (m matchedTool) evaluate(when *condition.Condition) condition.Result {
 	if m.Category == "" {
 		in.Unknown |= condition.VariableTool
 	}
-	result, _ := when.Evaluate(&in) // a failure is ignored here, because checkReads finds its cause
+	result, _ := when.Evaluate(&in) // a failure is ignored here, because checkReads reports its cause
 	return result
 }
 
-// checkReads adds findings if the arguments that a condition reads do not fit the schemas of the given tools.
+// checkReads adds findings if a condition reads arguments in a way that does not fit the schemas of the given tools.
 func (c *listChecker) checkReads(r *overlapRule, field string, when *condition.Condition, tools []matchedTool) {
 	if c.Schema == nil {
 		return
@@ -232,16 +231,14 @@ func (c *listChecker) checkReads(r *overlapRule, field string, when *condition.C
 // readCheck collects the tools whose schemas do not fit the way in which a condition reads one argument.
 type readCheck struct {
 	read *condition.ArgumentRead
-	// The field known counts the tools that have the argument. The field names contains the arguments of the tools that
-	// do not have it.
+	// known counts the tools that have the argument. names contains the arguments of the tools that do not have it.
 	known int
 	names []string
-	// The field without contains the tools that do not have the argument. The field optional contains the tools for
-	// which calls may omit it.
+	// without contains the tools that do not have the argument. optional contains the tools whose calls can omit it.
 	without, optional []string
 	// types contains the types of the argument if it is optional.
 	types []string
-	// mistyped contains the tools for which the argument has none of the types that the condition accepts in use.
+	// mistyped contains the tools whose argument has none of the types that the condition accepts.
 	mistyped []string
 	use      string
 }
@@ -304,7 +301,7 @@ func argumentText(name string) string {
 	return fmt.Sprintf("args[%q]", name)
 }
 
-// guardText returns an expression that reads an argument even if it may be missing.
+// guardText returns an expression that reads an argument and does not fail if the argument is missing.
 func guardText(name string, types []string) string {
 	value := map[string]string{"boolean": "false", "string": `""`, "integer": "0", "number": "0"}
 	if len(types) == 1 && value[types[0]] != "" && isIdentifier(name) {
@@ -330,7 +327,7 @@ func (m matchedTool) isDangerous() bool {
 	return m.Category == "destructive" || m.Category == "financial" || m.Risk == "critical"
 }
 
-// checkDangerous adds a warning about dangerous tools that only a default or a rule for all tools allows.
+// checkDangerous adds a warning about dangerous tools that are allowed only by a default or by a rule for all tools.
 func (c *listChecker) checkDangerous() {
 	broad := make(map[overlapKey][]string)
 	for server, tools := range c.Tools {
@@ -358,9 +355,9 @@ func (c *listChecker) checkDangerous() {
 // An overlapKey identifies a rule in a document, or the default of the document if rule is -1.
 type overlapKey struct{ document, rule int }
 
-// onlyBroadly returns the rule for all tools, or the default, that allows a tool to every caller. It returns false if
-// the tool is not allowed like this, or if a rule with the tool's name or properties, or a rule with a stricter action,
-// matches the tool.
+// onlyBroadly reports whether a tool is allowed to every caller only by a default or by a rule for all tools, and
+// returns this default or rule. The result is false if another rule matches the tool by its name or properties, or has
+// a stricter action.
 func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
 	facts := m.facts()
 	strictest := DefaultNone
@@ -390,8 +387,8 @@ func (c *listChecker) onlyBroadly(m matchedTool) (by overlapKey, found bool) {
 	return by, found && (by.rule >= 0 || strictest == DefaultAllow)
 }
 
-// reportUnlisted adds one finding about all servers whose tools were not listed yet, if rules with names of tools or
-// with conditions apply to them.
+// reportUnlisted adds one finding about the servers whose tools have not been listed yet. It considers only servers to
+// which rules with tool names or conditions apply.
 func (c *listChecker) reportUnlisted() {
 	var names []string
 	for _, server := range slices.Sorted(maps.Keys(c.Tools)) {

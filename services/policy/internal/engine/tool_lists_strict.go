@@ -2,8 +2,8 @@ package engine
 
 import "fmt"
 
-// checkStrict adds a finding if a rule with Strict matches tools whose schemas can't be used to check arguments,
-// because the rule refuses all calls to these tools.
+// checkStrict adds a finding if a rule with Strict matches tools whose schemas can't be used to check arguments. The
+// rule refuses all calls to these tools.
 func (c *listChecker) checkStrict(r overlapRule) {
 	if !r.Strict || c.Unusable == nil {
 		return
@@ -28,8 +28,8 @@ func (c *listChecker) checkStrict(r overlapRule) {
 	c.add(&r, "strict-schema", "forward", fmt.Sprintf("refuses every call of %s, because the accepted schema can't be used (%s)", firstNames(refused), reason), suggestion)
 }
 
-// unusableSchema says why the schema of a tool can't be used to check arguments. It returns "" if the schema can be
-// used. It checks each schema only once.
+// unusableSchema returns the reason why the schema of a tool can't be used to check arguments. It returns "" if the
+// schema can be used. Each schema is checked only once.
 func (c *listChecker) unusableSchema(m matchedTool) string {
 	why, known := c.unusable[m.String()]
 	if !known && len(c.unusable) < maxStrictTools {

@@ -1,7 +1,7 @@
-// Package epochlease records the epoch leases of gateways. All decisions of an epoch are made with the same policies
-// and the same catalog. An epoch lease is the period in which a gateway may reuse decisions of an epoch from its cache.
-// After a change, the policy service uses this package to wait until no gateway can reuse older decisions. The package
-// does not read the clock, so callers pass the current time.
+// Package epochlease records the epoch leases of gateways. All decisions in one epoch use the same policies and the
+// same catalog. An epoch lease is the period in which a gateway may reuse an epoch's decisions from its cache. After a
+// change, the policy service uses this package to wait until no gateway can reuse older decisions. The package does not
+// read the clock, so callers pass the current time.
 package epochlease
 
 import (
@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// MaxDuration is the longest duration of a lease.
+// MaxDuration is the maximum duration of a lease.
 const MaxDuration = time.Second
 
 // ErrDisorder means that a gateway acknowledged a response that was never sent to it.
@@ -31,20 +31,20 @@ func New() *Register {
 	return &Register{holders: make(map[*Holder]struct{}), freed: make(chan struct{})}
 }
 
-// A Holder is a gateway to which numbered responses are sent. Each response contains an epoch, and may grant a lease on
-// it.
+// A Holder is a gateway that receives numbered responses. Each response contains an epoch, and can grant a lease for
+// this epoch.
 type Holder struct {
 	register *Register
-	// The field last is the number of the newest response that was sent. The field taken is the number of the newest
-	// response that the gateway acknowledged.
+	// last is the number of the newest response that was sent. taken is the number of the newest response that the gateway
+	// acknowledged.
 	last, taken uint64
 	// grants contains one grant for each epoch whose decisions the gateway may use, ordered by epoch.
 	grants []grant
-	// The field left is true after a call to Leave.
+	// left is true after a call to Leave.
 	left bool
 }
 
-// A grant is a lease on the decisions of an epoch.
+// A grant is a lease for one epoch.
 type grant struct {
 	// response is the number of the newest response that contained the epoch.
 	response, epoch uint64
@@ -52,8 +52,7 @@ type grant struct {
 	until time.Time
 }
 
-// Enter adds a gateway that has no lease yet. It also removes the gateways that have left and whose leases have
-// expired.
+// Enter adds a gateway without a lease. It also removes the gateways that have left and whose leases have expired.
 func (r *Register) Enter(now time.Time) *Holder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,21 +66,20 @@ func (r *Register) Enter(now time.Time) *Holder {
 	return h
 }
 
-// Leave must be called when no more responses are sent to the gateway. The leases of the gateway remain valid until
-// they expire.
+// Leave must be called after the last response to the gateway. The gateway's leases remain valid until they expire.
 func (h *Holder) Leave() {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.left = true
 }
 
-// Record records that the next response is sent to the gateway, and returns the number of the response. It calls the
-// function active for the current epoch and the time when the lease on this epoch expires. If this time is zero, the
+// Record records that the next response is sent to the gateway, and returns the number of the response. It calls
+// active, which returns the current epoch and the time when the lease for this epoch expires. If this time is zero, the
 // response does not extend the lease.
 //
-// The register is locked while this function runs, so that Record and [Register.OlderUntil] run one after the other. If
-// the active epoch changes before OlderUntil is called, either this response contains the new epoch, or OlderUntil
-// takes this lease into account.
+// The register is locked while active runs, so that Record and [Register.OlderUntil] can't run at the same time. If the
+// active epoch changes before a call to OlderUntil, then either this response contains the new epoch, or OlderUntil
+// includes this lease.
 func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
@@ -102,8 +100,8 @@ func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.T
 	return h.last
 }
 
-// Acknowledge records that the gateway has processed a response. From now on, the gateway uses only decisions of the
-// epoch in this response or of later epochs. Acknowledge returns [ErrDisorder] if the response was never sent.
+// Acknowledge records that the gateway has processed a response. After this, the gateway uses only decisions in the
+// epoch of this response or in later epochs. Acknowledge returns [ErrDisorder] if the response was never sent.
 func (h *Holder) Acknowledge(response uint64) error {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
@@ -115,7 +113,7 @@ func (h *Holder) Acknowledge(response uint64) error {
 	}
 	h.taken = response
 	// Each grant contains the number of the newest response with its epoch. If this response is older than the
-	// acknowledged one, the gateway no longer uses the epoch.
+	// acknowledged one, the gateway has stopped using the epoch.
 	keep := 0
 	for keep < len(h.grants)-1 && h.grants[keep].response < response {
 		keep++
@@ -128,9 +126,9 @@ func (h *Holder) Acknowledge(response uint64) error {
 	return nil
 }
 
-// OlderUntil returns the time when the last lease on an epoch before the given epoch expires. It returns the zero time
-// if there is no such lease that is still valid. The returned channel is closed when a gateway stops using a lease
-// early. The caller should then call OlderUntil again, because the leases may now end earlier.
+// OlderUntil returns the latest time when a lease for an epoch before the given epoch expires. It returns the zero time
+// if no such lease is valid. The returned channel is closed when a gateway stops using a lease early. The caller should
+// then call OlderUntil again, because the result may be earlier.
 func (r *Register) OlderUntil(epoch uint64, now time.Time) (until time.Time, freed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

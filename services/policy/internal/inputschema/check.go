@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// maxArgumentValues limits how many values and names the arguments may have in total.
+	// maxArgumentValues limits the total number of values and names in the arguments.
 	maxArgumentValues = 100_000
-	// maxSteps limits how many steps a check may take; the package comment defines steps. A step takes less than a
+	// maxSteps limits the number of steps in a check. The package comment defines steps. A step takes less than a
 	// microsecond.
 	maxSteps = 1_000_000
-	// maxNesting limits how many schemas may be applied inside each other at the same time. Only a schema that refers
-	// to itself without end exceeds this limit.
+	// maxNesting limits the number of nested applications of schemas. Only a schema with endless recursion exceeds this
+	// limit.
 	maxNesting = 1_000
 )
 
@@ -27,19 +27,19 @@ const (
 var errTooMuchWork = errors.New("the check against the tool's input schema takes too long: send fewer or shorter arguments")
 
 // Check returns an error if the arguments of a call are not valid. The params of the call must be a JSON object whose
-// member `arguments` is a JSON object. If params is empty or has no such member, the arguments are the empty object.
-// The error describes one problem. It contains names and kinds, but no values from the arguments or the schema.
+// member `arguments` is a JSON object. If params is empty or has no such member, the arguments are an empty object. The
+// error describes one problem. It contains names and kinds, but no values from the arguments or the schema.
 func (s *Schema) Check(params string) error {
 	arguments, err := readArguments(params)
 	if err != nil {
 		return err
 	}
-	c := checker{schema: s, left: maxSteps}
+	c := checker{schema: s, remaining: maxSteps}
 	f := c.apply(s.root, arguments)
 	switch {
 	case c.endless:
 		return unusable("it refers to itself without end")
-	case c.left < 0:
+	case c.remaining < 0:
 		return errTooMuchWork
 	case f != nil:
 		return f
@@ -90,54 +90,54 @@ func readArguments(params string) (*value, error) {
 // A checker checks the arguments of one call.
 type checker struct {
 	schema *Schema
-	// left is the number of steps that remain. If it is negative, the check returns [errTooMuchWork], or an
-	// [UnusableError] if endless is true.
-	left int
-	work gosched.Work
-	// nesting is the number of schemas that are currently applied inside each other.
+	// remaining is the number of steps that the check may still take. If it is negative, the check returns
+	// [errTooMuchWork], or an [UnusableError] if endless is true.
+	remaining int
+	work      gosched.Work
+	// nesting is the number of schemas that are currently being applied inside each other.
 	nesting int
 	// endless is true if nesting exceeded [maxNesting].
 	endless bool
 	// path leads to the value that is being checked.
 	path []segment
-	// marks lists the parts of values that schemas have evaluated so far. The marks that a schema added are removed if
-	// the value does not match the schema.
+	// marks lists the parts of values that schemas have evaluated so far. If a value does not match a schema, the marks
+	// that the schema added are removed.
 	marks []mark
 }
 
-// A mark says that a schema has evaluated a part of an object or array.
+// A mark means that a schema has evaluated a part of an object or array.
 type mark struct {
 	of *value
-	// part is the index of the member or item that was evaluated, or else [allParts] or [restriction].
+	// part is the index of the evaluated member or item, or else [allParts] or [restriction].
 	part int
 }
 
 const (
 	// allParts means that all members or items were evaluated.
 	allParts = -1
-	// restriction means that the object may not have undeclared members.
+	// restriction means that the object must not have undeclared members.
 	restriction = -2
 )
 
-// spend subtracts a number of steps from the remaining steps, and reports whether there were enough.
+// spend subtracts steps from the remaining steps, and reports whether there were enough.
 func (c *checker) spend(steps int) bool {
 	c.work.Step()
-	c.left -= min(steps, maxSteps+1)
-	if c.left < 0 {
-		c.left = -1
+	c.remaining -= min(steps, maxSteps+1)
+	if c.remaining < 0 {
+		c.remaining = -1
 		return false
 	}
 	return true
 }
 
-// apply returns nil if the value satisfies the schema. If the steps are used up during apply, its result must be
-// ignored.
+// apply returns nil if the value satisfies the schema. If the remaining steps run out, the caller must ignore the
+// result.
 func (c *checker) apply(n *node, v *value) *failure {
 	if !c.spend(1) {
 		return nil
 	}
 	if c.nesting++; c.nesting > maxNesting {
-		c.endless, c.left = true, -1
+		c.endless, c.remaining = true, -1
 		return nil
 	}
 	start := len(c.marks)
@@ -204,7 +204,7 @@ func (c *checker) checkEnum(n *node, v *value) *failure {
 	return nil
 }
 
-// combine applies the subschemas of n, such as those of allOf, that apply to the same value as n itself.
+// combine applies the subschemas of n, such as those in allOf, that apply to the same value as n itself.
 func (c *checker) combine(n *node, v *value) *failure {
 	if n.ref != nil {
 		if f := c.apply(n.ref, v); f != nil {
@@ -272,7 +272,7 @@ func (c *checker) applyOne(alternatives []*node, v *value) *failure {
 	return c.fail("fits several of the forms of which the schema allows only one (oneOf)")
 }
 
-// undeclared returns an error if one of the objects in the arguments has a member that the schema does not declare.
+// undeclared returns an error if an object in the arguments has a member that the schema does not declare.
 func (c *checker) undeclared(arguments *value) error {
 	arguments.restricted = true
 	for _, m := range c.marks {
@@ -317,9 +317,8 @@ func (c *checker) findUndeclared(v *value) *failure {
 // notDeclared is the message for an argument that the schema does not declare.
 const notDeclared = "is not declared by the schema"
 
-// evaluated reports, for each part of a value, whether a schema has evaluated the part. It considers only the marks
-// that were added at or after the given index. If all parts were evaluated, or the steps are used up, the result is
-// nil.
+// evaluated reports for each part of a value whether a schema has evaluated it. It considers only the marks at or after
+// the given index. The result is nil if all parts were evaluated, or if the remaining steps run out.
 func (c *checker) evaluated(v *value, first int) []bool {
 	if !c.spend(len(c.marks) - first + len(v.items)) {
 		return nil

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// MaxDefinitionBytes limits how long, in bytes, the definition of a tool may be if its schema is compiled.
+	// MaxDefinitionBytes limits the length in bytes of a tool definition whose schema is compiled.
 	MaxDefinitionBytes = 256 << 10
-	// maxSchemaValues limits how many values and names a schema may have in total.
+	// maxSchemaValues limits the total number of values and names in a schema.
 	maxSchemaValues = 20_000
-	// maxSubschemas limits how many subschemas a schema may have. Subschemas are the objects and booleans in a schema.
-	// Their number is limited because the time to compile a schema grows with its square.
+	// maxSubschemas limits the number of subschemas in a schema, which are its objects and booleans. The time to compile a
+	// schema grows with the square of this number.
 	maxSubschemas = 4_000
 )
 
 // A Schema is the compiled input schema of a tool. It is immutable and safe for concurrent use.
 type Schema struct {
 	root *node
-	// tracksItems is true if the keyword unevaluatedItems occurs in the schema.
+	// tracksItems is true if the schema contains the keyword unevaluatedItems.
 	tracksItems bool
 	size        int
 }
@@ -32,7 +32,7 @@ type Schema struct {
 // Size returns the approximate size of the schema in memory, in bytes.
 func (s *Schema) Size() int { return s.size }
 
-// An UnusableError says why arguments can't be checked against a tool's input schema.
+// An UnusableError is the reason why arguments can't be checked against a tool's input schema.
 type UnusableError struct{ Reason string }
 
 // Error implements error.
@@ -44,7 +44,7 @@ func unusable(format string, args ...any) error {
 	return &UnusableError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Compile compiles the input schema in a tool's definition. Its errors are of type [UnusableError].
+// Compile compiles the input schema in a tool definition. Its errors are of type [UnusableError].
 func Compile(definition string) (*Schema, error) {
 	if len(definition) > MaxDefinitionBytes {
 		return nil, unusable("the definition has more than %d bytes", MaxDefinitionBytes)
@@ -83,7 +83,7 @@ func Compile(definition string) (*Schema, error) {
 	return out, nil
 }
 
-// subschemas counts the objects and booleans in a value. It counts the value itself too.
+// subschemas counts the objects and booleans in a value, including the value itself.
 func (v *value) subschemas() int {
 	count := 0
 	if v.kind == kindObject || v.kind == kindBoolean {
@@ -95,11 +95,11 @@ func (v *value) subschemas() int {
 	return count
 }
 
-// base is the URL of the schema that is being compiled. No host can have this name (RFC 2606).
+// base is the URL of the schema that is being compiled. The top-level domain is reserved (RFC 2606, section 2).
 const base = "https://schema.invalid/input"
 
-// compileDraft compiles a schema. The caller must first parse the schema with [parse], because package jsonschema does
-// not refuse repeated names. If the schema has no `$schema`, it is compiled under the given draft.
+// compileDraft compiles a schema. The caller must first parse the schema with [parse], because package jsonschema
+// accepts repeated names. The parameter draft applies if the schema has no `$schema`.
 func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompiler) (*jsonschema.Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(draft)
@@ -113,7 +113,7 @@ func compileDraft(text []byte, draft *jsonschema.Draft, patterns *patternCompile
 		return nil, err
 	}
 	compiled, err := c.Compile(base)
-	if patterns.err != nil { // the error of Compile does not wrap this one
+	if patterns.err != nil { // the error from Compile does not wrap this one
 		return nil, patterns.err
 	}
 	return compiled, err

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// A failure says why a value is refused. Its text contains names and kinds, but no values.
+// A failure is the reason why a value is refused. Its text contains names and kinds, but no values.
 type failure struct {
 	path []segment
 	why  string
-	// These fields are set if the value has the wrong kind. The field kinds contains the allowed kinds, and the field
-	// is contains the kind of the value. Otherwise both fields are zero.
+	// These fields are set if the value has the wrong kind. kinds contains the allowed kinds, and is contains the kind of
+	// the value. Otherwise both fields are zero.
 	kinds, is kind
 }
 
@@ -23,8 +23,7 @@ type segment struct {
 }
 
 const (
-	// maxPrinted and maxPrintedPath limit how long names and paths may be in messages, in bytes. Longer ones are
-	// shortened.
+	// maxPrinted and maxPrintedPath limit the length in bytes of names and paths in messages. Longer ones are shortened.
 	maxPrinted     = 64
 	maxPrintedPath = 256
 )
@@ -45,7 +44,7 @@ func (f *failure) Error() string {
 	return path + " " + f.why
 }
 
-// String returns the segment in the form in which it follows the earlier segments of a path.
+// String returns the segment as it appears in a path after earlier segments.
 func (s segment) String() string {
 	switch printed := printName(s.name); {
 	case !s.isName:
@@ -57,7 +56,7 @@ func (s segment) String() string {
 	}
 }
 
-// printName returns a name as messages show it. A long name is shortened, and a name is quoted unless it contains only
+// printName formats a name for messages. It shortens a long name, and quotes a name unless the name contains only
 // letters, digits, _ and -.
 func printName(name string) string {
 	if len(name) > maxPrinted {
@@ -72,22 +71,22 @@ func printName(name string) string {
 	return name
 }
 
-// fail returns a failure whose path leads to the value that is being checked.
+// fail returns a failure at the path of the value that is being checked.
 func (c *checker) fail(why string) *failure {
 	c.spend(2 + len(c.path)/4)
 	return &failure{path: slices.Clone(c.path), why: why}
 }
 
-// failAt returns a failure whose path leads to a member of the object that is being checked.
+// failAt returns a failure at the path of a member of the object that is being checked.
 func (c *checker) failAt(name, why string) *failure {
 	f := c.fail(why)
 	f.path = append(f.path, segment{name: name, isName: true})
 	return f
 }
 
-// noneHolds returns the failure for a value that matches none of several alternatives. Its argument lists the failure
-// of each alternative. If exactly one alternative allows the kind of the value, noneHolds returns the failure of this
-// alternative, because it is more specific.
+// noneHolds returns the failure for a value that matches none of several alternatives. The parameter failed contains
+// the failure of each alternative. If exactly one alternative allows the kind of the value, noneHolds returns the
+// failure of that alternative, because it is more specific.
 func (c *checker) noneHolds(failed []*failure) *failure {
 	kinds, is := kind(0), kind(0)
 	var deeper []*failure

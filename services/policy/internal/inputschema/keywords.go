@@ -15,8 +15,8 @@ func (c *checker) checkString(n *node, v *value) *failure {
 	return nil
 }
 
-// checkSize returns a failure if the size of a value is not within the limits of the schema. The size is the number of
-// parts, such as items. The parameters one and many are the words for a single part and for several parts.
+// checkSize returns a failure if the size of a value is outside the limits in the schema. The size is a number of
+// parts, such as items. The parameters one and many are the singular and the plural word for the parts.
 func (c *checker) checkSize(least, most *int, size int, one, many string) *failure {
 	name := func(count int) string {
 		if count == 1 {
@@ -91,7 +91,7 @@ func (c *checker) markItems(n *node, v *value) {
 	}
 }
 
-// within applies a schema to a part of a value, and appends the given segment to the path meanwhile.
+// within applies a schema to a part of a value. Meanwhile, c.path ends with the given segment.
 func (c *checker) within(at segment, n *node, part *value) *failure {
 	c.path = append(c.path, at)
 	f := c.apply(n, part)
@@ -196,7 +196,7 @@ func (c *checker) checkMember(n *node, v *value, i int) *failure {
 	return c.applyOther(at, n.additional, v.items[i])
 }
 
-// applyOther applies the schema of additionalProperties to a member of an object that has no other schema.
+// applyOther applies the schema in additionalProperties to a member of an object that has no other schema.
 func (c *checker) applyOther(at segment, n *node, part *value) *failure {
 	if n.never {
 		return c.failAt(at.name, notDeclared)
@@ -226,7 +226,7 @@ func (c *checker) checkDependencies(n *node, v *value) *failure {
 }
 
 // checkUnevaluated applies the keywords unevaluatedProperties and unevaluatedItems. The parameter start is the number
-// of marks that existed before the schema was applied.
+// of marks before the schema was applied.
 func (c *checker) checkUnevaluated(n *node, v *value, start int) *failure {
 	sub := n.unevaluatedItems
 	if v.kind == kindObject {

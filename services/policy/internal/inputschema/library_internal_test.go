@@ -130,9 +130,9 @@ func TestApply_AgreesWithLibrary(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := checker{schema: ours, left: maxSteps}
+			c := checker{schema: ours, remaining: maxSteps}
 			got := c.apply(ours.root, v)
-			if c.left < 0 { // the drawn schema refers to itself without end
+			if c.remaining < 0 { // the drawn schema refers to itself without end
 				continue
 			}
 			if want := library.Validate(plain); (got == nil) != (want == nil) {

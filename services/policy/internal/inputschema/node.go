@@ -8,18 +8,18 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// kindInteger represents integers, but no other numbers. It is used only in node.kinds. No value has this kind, because
-// the kind of an integer is kindNumber.
+// kindInteger is the kind of numbers that are integers. It is used only in node.kinds. No value has this kind, because
+// the kind of every number is kindNumber.
 const kindInteger kind = 1 << 7
 
-// A node is a part of a compiled schema. A field that is nil means that the schema does not have the keyword.
+// A node is a part of a compiled schema. A nil field means that the schema does not have the keyword.
 type node struct {
 	// never is true if the schema is the boolean false.
 	never bool
 	// kinds is the set of kinds that `type` allows. It is zero if the schema has no `type`.
 	kinds kind
-	// enum contains the keys that [value.appendKey] returns for the values in `enum` and `const`. enumKinds contains
-	// the kinds of these values. Both have one element for each of these keywords that the schema has.
+	// enum contains the keys from [value.appendKey] for the values in `enum` and `const`. enumKinds contains the kinds of
+	// these values. Both have one element for each of the two keywords that is present.
 	enum      []map[string]bool
 	enumKinds []kind
 
@@ -45,7 +45,7 @@ type node struct {
 	items                    *node
 	contains                 *node
 	minContains, maxContains *int
-	// containsEvaluates is true if items that match `contains` count as evaluated, which they do from draft 2020-12 on.
+	// containsEvaluates is true if items that match `contains` count as evaluated. This is the case from draft 2020-12 on.
 	containsEvaluates bool
 	unique            bool
 	unevaluatedItems  *node
@@ -62,17 +62,17 @@ type patternNode struct {
 	node    *node
 }
 
-// A dependency is a requirement that applies to objects that have a member with the given name.
+// A dependency is a requirement for objects that have a member with the given name.
 type dependency[T any] struct {
 	name string
 	then T
 }
 
-// A converter converts schemas of package jsonschema to nodes. It creates exactly one node for each schema, so that
+// A converter converts schemas of package jsonschema into nodes. It creates exactly one node for each schema, so
 // schemas that refer to each other become nodes that refer to each other.
 type converter struct {
 	nodes map[*jsonschema.Schema]*node
-	// queue contains the schemas that still have to be converted.
+	// queue contains the schemas that have not been converted yet.
 	queue       []*jsonschema.Schema
 	tracksItems bool
 	err         error
@@ -90,7 +90,7 @@ func convert(root *jsonschema.Schema) (*Schema, error) {
 	return out, c.err
 }
 
-// node returns the node of a schema, or nil if the schema is nil.
+// node returns the node for a schema, or nil if the schema is nil.
 func (c *converter) node(of *jsonschema.Schema) *node {
 	if of == nil {
 		return nil

@@ -9,8 +9,7 @@ import (
 )
 
 const (
-	// maxPattern limits the size of a pattern. The size is roughly the number of instructions that the pattern is
-	// compiled to.
+	// maxPattern limits the size of a pattern, which is roughly the number of instructions in the compiled pattern.
 	maxPattern = 4_000
 	// maxPatterns limits the total size of all patterns in a schema.
 	maxPatterns = 40_000
@@ -18,15 +17,15 @@ const (
 
 var errPatternSize = errors.New("the pattern is too large")
 
-// A pattern is a regular expression together with its size.
+// A pattern is a regular expression with its size.
 type pattern struct {
 	*regexp.Regexp
 
 	size int
 }
 
-// steps returns how many steps it counts to search for the pattern in a text. A search takes at most about ten
-// nanoseconds for each pair of a byte of the text and an instruction of the pattern.
+// steps returns the number of steps for searching the pattern in a text. A search takes at most about ten nanoseconds
+// for each pair of a byte in the text and an instruction in the pattern.
 func (p *pattern) steps(text string) int { return 1 + (len(text)+1)*p.size/32 }
 
 // A patternCompiler compiles the patterns of one schema.
@@ -62,8 +61,8 @@ func (c *patternCompiler) compilePattern(text string) (jsonschema.Regexp, error)
 	return &pattern{compiled, size}, nil
 }
 
-// sizeOf returns the size of a pattern. The size of an expression is multiplied by the number of its repetitions,
-// because package regexp compiles `x{1000}` to a thousand copies of the instructions for `x`.
+// sizeOf returns the size of a pattern. It multiplies the size of an expression by the number of its repetitions,
+// because package regexp compiles `x{1000}` into a thousand copies of the instructions for `x`.
 func sizeOf(tree *syntax.Regexp) int {
 	size := 1 + len(tree.Rune)
 	for _, sub := range tree.Sub {

@@ -18,15 +18,13 @@ import (
 )
 
 const (
-	// maxDepth limits how deep objects and arrays may be nested.
+	// maxDepth limits the nesting of objects and arrays.
 	maxDepth = 64
-	// maxExponent limits the absolute value of a number's exponent, because the time for exact arithmetic grows with
-	// the exponent.
+	// maxExponent limits the absolute value of a number's exponent. The time for exact arithmetic grows with the exponent.
 	maxExponent = 400
 )
 
-// A kind is a type of JSON values, such as strings. Each kind is one bit, so that a kind can also represent a set of
-// kinds.
+// A kind is a type of JSON value, such as strings. Each kind is one bit, so a kind can also represent a set of kinds.
 type kind uint8
 
 const (
@@ -47,16 +45,16 @@ type value struct {
 	items []*value
 	// names contains the names of an object's members in ascending order.
 	names []string
-	// size is how many steps it counts to process the whole value.
+	// size is the number of steps for processing the whole value.
 	size int
 	// runes is the length of a string in characters.
 	runes int
-	// number is the exact value of a number. It is nil until it is first needed.
+	// number is the exact value of a number. It is nil until it is needed.
 	number *big.Rat
 
-	// declared, declaresAll and restricted are set after an object was checked. The elements of declared say for each
-	// member whether the schema declares it. declaresAll is true if the schema declares every member. restricted is
-	// true if undeclared members are refused.
+	// declared, declaresAll and restricted are set after an object was checked. Each element of declared is true if the
+	// schema declares the member. declaresAll is true if the schema declares all members. restricted is true if undeclared
+	// members are refused.
 	declared                []bool
 	declaresAll, restricted bool
 }
@@ -64,9 +62,9 @@ type value struct {
 // A reader parses JSON into values.
 type reader struct {
 	dec *jsontext.Decoder
-	// left is how many more values and names may be read.
-	left int
-	work gosched.Work
+	// remaining is the number of values and names that may still be read.
+	remaining int
+	work      gosched.Work
 }
 
 var (
@@ -75,9 +73,9 @@ var (
 	errTrailing      = errors.New("something follows it")
 )
 
-// parse parses a JSON value. It returns an error if the value contains more values and names than the given maximum.
-func parse(text []byte, most int) (*value, error) {
-	r := reader{dec: jsontext.NewDecoder(strings.NewReader(string(text))), left: most}
+// parse parses a JSON value. It returns an error if there are more than limit values and names.
+func parse(text []byte, limit int) (*value, error) {
+	r := reader{dec: jsontext.NewDecoder(strings.NewReader(string(text))), remaining: limit}
 	v, err := r.value(0)
 	if err != nil {
 		return nil, err
@@ -90,7 +88,7 @@ func parse(text []byte, most int) (*value, error) {
 
 func (r *reader) value(depth int) (*value, error) {
 	r.work.Step()
-	if r.left--; r.left < 0 {
+	if r.remaining--; r.remaining < 0 {
 		return nil, errTooManyValues
 	}
 	if depth > maxDepth {
@@ -163,7 +161,7 @@ func (r *reader) object(depth int) (*value, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.left--
+		r.remaining--
 		m := member{name: name.String()}
 		if m.value, err = r.value(depth + 1); err != nil {
 			return nil, err
@@ -195,7 +193,7 @@ func (v *value) rat() *big.Rat {
 	return v.number
 }
 
-// isInteger reports whether a number is an integer. For example, 1.0 and 1e2 are integers.
+// isInteger reports whether a number is an integer, for example 1.0 or 1e2.
 func (v *value) isInteger() bool { return !strings.ContainsAny(v.text, ".eE") || v.rat().IsInt() }
 
 // appendKey appends the key of a value to b. Two values have the same key if and only if they are equal.
@@ -225,7 +223,7 @@ func appendText(b []byte, text string) []byte {
 	return append(append(b, ' '), text...)
 }
 
-// fromPlain converts a Go value that [jsonschema.UnmarshalJSON] returned.
+// fromPlain converts a Go value from [jsonschema.UnmarshalJSON].
 func fromPlain(of any) *value {
 	switch of := of.(type) {
 	case bool:

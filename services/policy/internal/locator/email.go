@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// These limits are from RFC 5321 and RFC 1035, in bytes.
+// These limits are in bytes. They come from RFC 5321, section 4.5.3.1, and RFC 1035, section 2.3.4.
 const (
 	maxEmail   = 254
 	maxMailbox = 64
@@ -13,11 +13,11 @@ const (
 	maxLabel   = 63
 )
 
-// EmailDomain returns the domain of an email address in lower case. The address must be an ASCII mailbox as RFC 5321
-// defines it: a dot-string, an @ and a domain. EmailDomain returns an error for quotes, comments, a display name, a
-// list of addresses and an address in brackets. It also returns an error for % and ! before the @, because these
-// characters can make a mail server relay the mail to another domain. Finally, it returns an error for =? because this
-// begins an encoded word (RFC 2047), which some readers decode and which may contain another @.
+// EmailDomain returns the domain of an email address in lower case. The address must be an ASCII mailbox (RFC 5321,
+// section 4.1.2) that consists of a dot-string, an @ and a domain. EmailDomain returns an error for quotes, comments, a
+// display name, a list of addresses and an address in brackets. It also returns an error for % and ! before the @,
+// because these can make a mail server relay the mail to another domain. Finally, it returns an error for =? because it
+// begins an encoded word (RFC 2047, section 2). Some readers decode encoded words, which can contain another @.
 func EmailDomain(text string) (string, error) {
 	if err := checkText(text, maxEmail); err != nil {
 		return "", err
@@ -52,8 +52,8 @@ func EmailDomain(text string) (string, error) {
 	return domain, nil
 }
 
-// isAtom reports whether a character may occur before the @ of an address. The allowed characters are those of atext in
-// RFC 5322, except for % and !.
+// isAtom reports whether a character may occur before the @ in an address. The allowed characters are atext (RFC 5322,
+// section 3.2.3) without % and !.
 func isAtom(c byte) bool {
 	return isLetter(c) || isDigit(c) || strings.IndexByte("#$&'*+-/=?^_`{|}~", c) >= 0
 }

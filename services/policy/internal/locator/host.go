@@ -14,11 +14,11 @@ var (
 	errPuny        = errors.New("has a host with letters that some readers convert differently")
 )
 
-// parseHost returns the host of a URL if RFC 3986 and the WHATWG standard agree on the host. The result is a name in
-// lower case and ASCII without a final dot, or an IP address without brackets.
+// parseHost returns the host in a URL if RFC 3986 and the WHATWG URL standard agree on it. The result is an ASCII name
+// in lower case without a final dot, or an IP address without brackets.
 func parseHost(text string) (string, error) {
-	// A character has at most four bytes, so a longer name can't be valid. It is refused before it is converted,
-	// because the conversion takes quadratic time.
+	// A character has at most four bytes, so a longer name can't be valid. It is refused before the conversion, because
+	// the conversion takes quadratic time.
 	if len(text) > 4*maxHost {
 		return "", errHostForm
 	}
@@ -48,8 +48,8 @@ func parseHost(text string) (string, error) {
 	return ascii, checkName(ascii)
 }
 
-// endsInNumber reports whether the last label of a name is a decimal or hexadecimal number. The WHATWG standard parses
-// such a name as an IPv4 address.
+// endsInNumber reports whether the last label in a name is a decimal or hexadecimal number. The WHATWG URL standard
+// parses such a name as an IPv4 address.
 func endsInNumber(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	last := name[strings.LastIndexByte(name, '.')+1:]
@@ -60,9 +60,9 @@ func endsInNumber(name string) bool {
 	return ok && (hex == "" || every(hex, isHex))
 }
 
-// checkName returns an error if a string is not a host name. A host name has at most 253 bytes. Each of its labels has
-// at most 63 bytes, which are letters in lower case, digits, `-` and `_`. A label in Punycode must be equal to the
-// encoding of the letters that it decodes to.
+// checkName returns an error if a string is not a host name. A host name has at most 253 bytes. Each label has at most
+// 63 bytes, which are lower-case letters, digits, `-` and `_`. A Punycode label must be equal to the encoding of its
+// decoded letters.
 func checkName(name string) error {
 	if len(name) > maxHost {
 		return errHostForm
@@ -86,13 +86,13 @@ func checkName(name string) error {
 }
 
 // toASCII converts a host name to ASCII. It returns an error if older and newer versions of the standards convert a
-// letter of the name differently.
+// letter in the name differently.
 func toASCII(name string) (string, error) {
 	if !strings.ContainsFunc(name, func(r rune) bool { return r > 0x7f }) {
 		return name, nil
 	}
 	ascii, err := letterProfile(false).ToASCII(name)
-	if err != nil || strings.ToLower(name) != name { // older readers also convert letters that the standards don't, such as Cherokee ones, to lower case
+	if err != nil || strings.ToLower(name) != name { // some older readers convert more letters to lower case
 		return "", errPuny
 	}
 	older, err := letterProfile(true).ToASCII(name)
@@ -105,13 +105,13 @@ func toASCII(name string) (string, error) {
 	return ascii, nil
 }
 
-// letterProfile returns the profile that converts host names with non-ASCII letters, which is UTS #46 in the variant of
-// the WHATWG standard. If transitional is true, it returns the profile of the earlier variant, which maps ß to ss.
+// letterProfile returns the profile for converting host names with non-ASCII letters. It is UTS #46 in the variant of
+// the WHATWG URL standard. If transitional is true, it is the earlier variant, which maps ß to ss.
 func letterProfile(transitional bool) *idna.Profile {
 	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.Transitional(transitional))
 }
 
-// lower converts the ASCII letters of a string to lower case. It does not change other letters.
+// lower converts the ASCII letters in a string to lower case. It does not change other letters.
 func lower(text string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {

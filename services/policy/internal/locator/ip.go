@@ -7,7 +7,7 @@ import (
 )
 
 // ParsePrefix parses a network in CIDR notation, for example 10.0.0.0/8. It returns an error if bits after the prefix
-// are set, or if the network is an IPv4 network in the form that is mapped into IPv6.
+// are set, or for an IPv4-mapped IPv6 network.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	switch {
@@ -21,8 +21,8 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// ParseIP parses an IP address. For an IPv4 address that is mapped into IPv6, it returns the IPv4 address. It returns
-// an error for an address with a zone, and for an IPv4 address that is not written as four decimal numbers.
+// ParseIP parses an IP address. For an IPv4-mapped IPv6 address, it returns the IPv4 address. It returns an error for
+// an address with a zone, and for an IPv4 address that is not written as four decimal numbers.
 func ParseIP(text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)
 	switch {

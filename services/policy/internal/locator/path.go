@@ -9,7 +9,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A Path is a path whose segments are separated by slashes. It contains no empty segments and no `.` or `..` segments.
+// A Path is a path with segments that are separated by slashes. It has no empty segments and no `.` or `..` segments.
 // Symbolic links are not resolved. The zero Path is the relative path ".". A Path is immutable.
 type Path struct {
 	absolute bool
@@ -95,9 +95,8 @@ func checkStart(segment string) error {
 	return nil
 }
 
-// checkFileName returns an error if some programs interpret a segment of a path as a different segment. Windows ignores
-// dots at the end of a segment. In a segment that contains `:$`, Windows treats the part before `:$` as the name of a
-// file or folder.
+// checkFileName returns an error if some programs interpret a path segment as a different segment. Windows ignores dots
+// at the end of a segment. In a segment with `:$`, Windows treats the part before `:$` as the name of a file or folder.
 func checkFileName(segment string) error {
 	if err := checkSegment(segment); err != nil {
 		return err
@@ -112,7 +111,7 @@ func checkFileName(segment string) error {
 }
 
 // checkSegment returns an error if some programs interpret a segment of a path or URL as a different segment. For
-// paths, use checkFileName, which checks more.
+// paths, use checkFileName, which makes further checks.
 func checkSegment(segment string) error {
 	switch {
 	case strings.Trim(segment, ". ") == "":
@@ -133,9 +132,9 @@ func checkSegment(segment string) error {
 	return nil
 }
 
-// legacyAlike contains the characters that a few systems convert to / \ ~ or % when they change the encoding, although
-// Unicode does not convert them: fraction slash, division slash, set minus, reverse solidus operator, big solidus, big
-// reverse solidus, yen, won, overline and the Arabic percent sign.
+// legacyAlike contains characters that a few systems convert to / \ ~ or % when they change the encoding, although
+// Unicode normalization does not convert them. These are fraction slash, division slash, set minus, reverse solidus
+// operator, big solidus, big reverse solidus, yen, won, overline and the Arabic percent sign.
 const legacyAlike = "\u2044\u2215\u2216\u29f5\u29f8\u29f9\u00a5\u20a9\u203e\u066a"
 
 func nonASCII(text string) string {
@@ -147,7 +146,7 @@ func nonASCII(text string) string {
 	}, text)
 }
 
-// String returns the path after `.`, `..` and empty segments have been removed.
+// String returns the path without `.`, `..` and empty segments.
 func (p Path) String() string {
 	text := strings.Join(p.segments, "/")
 	switch {
@@ -176,9 +175,9 @@ func (p Path) Base() (string, error) {
 	return p.segments[len(p.segments)-1], nil
 }
 
-// Ext returns the extension, which is the end of the last segment from its last dot on. If the segment has no dot, Ext
-// returns "". It returns an error for names such as ".profile", because some programs treat the whole name as the
-// extension. It also returns an error for characters that some programs treat as a dot.
+// Ext returns the extension, which is the end of the last segment starting at its last dot. It returns "" if the
+// segment has no dot. It returns an error for names such as ".profile", because some programs treat the whole name as
+// the extension. It also returns an error for characters that some programs treat as a dot.
 func (p Path) Ext() (string, error) {
 	base, err := p.Base()
 	if err != nil {

@@ -71,7 +71,7 @@ func CheckResource(uri string) error {
 }
 
 // pathAndQuery checks the part of a URI between the scheme and the path. It returns the path, which begins with a
-// slash, together with the query. The parameter rest is what follows the scheme and its colon.
+// slash, and the query. The parameter rest is the part of the URI after the scheme and its colon.
 func pathAndQuery(uri, scheme, rest string) (string, error) {
 	_, special := schemes[scheme]
 	authority, has := strings.CutPrefix(rest, "//")
@@ -139,7 +139,7 @@ func checkAuthority(authority string) error {
 	return nil
 }
 
-// cutPort splits a string into the host and the port. The port is empty if the string has no port.
+// cutPort splits a string into host and port. The port is empty if the string has none.
 func cutPort(text string) (host, port string) {
 	if colon := strings.LastIndexByte(text, ':'); colon > strings.LastIndexByte(text, ']') {
 		return text[:colon], text[colon+1:]
@@ -147,7 +147,7 @@ func cutPort(text string) (host, port string) {
 	return text, ""
 }
 
-// checkQuery returns an error if a query contains percent-encoding that is not needed.
+// checkQuery returns an error if a query contains unnecessary percent-encoding.
 func checkQuery(query string) error {
 	for i := range len(query) {
 		if query[i] != '%' {
@@ -181,7 +181,7 @@ func decoded(text string) string {
 }
 
 // CheckTemplate returns nil if a URI template (RFC 6570) expands to a plain URI whenever the values of its expressions
-// are plain. [CheckResource] defines plain URIs.
+// are plain. Otherwise it returns an error. [CheckResource] defines plain URIs.
 func CheckTemplate(template string) error {
 	var out strings.Builder
 	for {
@@ -198,10 +198,10 @@ func CheckTemplate(template string) error {
 	}
 }
 
-// Readings returns the given URI or URI template, followed by the other URIs that some servers take it for. Some
-// servers remove the user before the host, or the port. Some remove or add a final slash. Some remove the query, the
-// parameters of segments, the names of file streams, or a fragment. A few of these servers remove such a part even if
-// its first character is percent-encoded.
+// Readings returns the given URI or URI template, and the other URIs as which some servers interpret it. Some servers
+// remove the port, or the user before the host. Some remove or add a final slash. Some remove the query, the parameters
+// of segments, the names of file streams, or a fragment. A few of these servers remove such a part even if its first
+// character is percent-encoded.
 func Readings(uri string) []string {
 	out := []string{uri}
 	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, toggleFinalSlash} {
@@ -261,8 +261,8 @@ func withoutStreams(uri string) string {
 	return uri
 }
 
-// mapAuthority replaces the authority of a URI, which is the part with the user, the host and the port, with the result
-// of the function change. If the URI has no authority, mapAuthority returns the URI unchanged.
+// mapAuthority replaces the authority of a URI with the result of change. The authority consists of user, host and
+// port. If the URI has no authority, mapAuthority returns the URI unchanged.
 func mapAuthority(uri string, change func(string) string) string {
 	scheme, rest, has := strings.Cut(uri, "://")
 	if !has || strings.ContainsAny(scheme, "/?") {

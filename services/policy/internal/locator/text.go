@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes limits the length of a path or URL, in bytes. Most systems have the same limit for paths.
+// MaxBytes limits the length of a path or URL in bytes. Most systems have the same limit for paths.
 const MaxBytes = 4096
 
 var (
@@ -16,14 +16,14 @@ var (
 	errBackslash = errors.New(`contains a \, which some readers take for /`)
 )
 
-// checkText returns an error if a string can't be a path, a URL or an address, for example because it has more than the
-// given number of bytes or contains unprintable characters.
-func checkText(text string, most int) error {
+// checkText returns an error if a string can't be a path, a URL or an address. For example, the string must not have
+// more than limit bytes or contain unprintable characters.
+func checkText(text string, limit int) error {
 	switch {
 	case text == "":
 		return errEmpty
-	case len(text) > most:
-		return fmt.Errorf("is longer than %d bytes", most)
+	case len(text) > limit:
+		return fmt.Errorf("is longer than %d bytes", limit)
 	case !utf8.ValidString(text):
 		return errors.New("is not UTF-8")
 	}
@@ -61,7 +61,7 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// every reports whether a string has at least one byte, and all its bytes satisfy the given function.
+// every reports whether a string is not empty and the given function is true for all its bytes.
 func every(text string, of func(byte) bool) bool {
 	for i := range len(text) {
 		if !of(text[i]) {

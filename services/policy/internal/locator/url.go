@@ -6,25 +6,25 @@ import (
 	"strings"
 )
 
-// A URL is an absolute URL in which RFC 3986 and the WHATWG standard find the same host. A URL is immutable. The zero
-// URL is not valid.
+// A URL is an absolute URL in which RFC 3986 and the WHATWG URL standard find the same host. A URL is immutable. The
+// zero URL is not valid.
 type URL struct {
 	// Scheme is the scheme in lower case, without the colon.
 	Scheme string
-	// Host is either a host name in ASCII and lower case, without a final dot, or an IP address without brackets.
+	// Host is an ASCII host name in lower case without a final dot, or an IP address without brackets.
 	Host string
-	// Port is the port, from 1 to 65535. If the URL specifies no port, Port is the default port of the scheme, or 0 if
-	// the scheme has no default port.
+	// Port is the port, from 1 to 65535. If the URL has no port, Port is the default port of the scheme, or 0 if the
+	// scheme has no default port.
 	Port int
-	// Path is the path as it is written in the URL, except that the hexadecimal digits of percent-encoding are in upper
-	// case. If the URL has no path, Path is "/".
+	// Path is the path as it is written in the URL, but with upper-case hexadecimal digits in percent-encoding. If the URL
+	// has no path, Path is "/".
 	Path string
 	// Bare is true if the URL has neither a query nor a fragment.
 	Bare bool
 }
 
-// schemes contains the default ports of the schemes that the WHATWG standard calls special, except for file URLs, which
-// have no port.
+// schemes contains the default ports of the schemes that the WHATWG URL standard calls special. It does not contain
+// file, which has no port.
 var schemes = map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 
 var (
@@ -109,7 +109,7 @@ func (u *URL) readAuthority(text string) error {
 	return nil
 }
 
-// readPort parses a port. For the empty string, it returns the default port of the scheme.
+// readPort parses a port. It returns the default port of the scheme for the empty string.
 func (u *URL) readPort(text string) (int, error) {
 	if text == "" {
 		return schemes[u.Scheme], nil
@@ -160,8 +160,8 @@ func (u *URL) readRest(text string) error {
 // segments returns the segments of the path. The last segment is empty if the path ends with a slash.
 func (u *URL) segments() []string { return strings.Split(u.Path[1:], "/") }
 
-// upperEscapes returns the path with its percent-encoding in upper case. It returns an error if the decoded path would
-// be a different path, because only some readers decode paths.
+// upperEscapes returns the path with upper-case percent-encoding. Because only some readers decode paths, it returns an
+// error if the decoded path would be a different path.
 func upperEscapes(path string) (string, error) {
 	var out, decoded strings.Builder
 	for i := 0; i < len(path); i++ {
@@ -182,8 +182,7 @@ func upperEscapes(path string) (string, error) {
 	return out.String(), checkDecoded(decoded.String())
 }
 
-// checkDecoded returns an error if a path contains parts that some readers interpret differently after the path was
-// decoded.
+// checkDecoded returns an error if a decoded path contains parts that some readers interpret differently.
 func checkDecoded(path string) error {
 	if err := checkText(path, MaxBytes); err != nil {
 		return errNeedless
@@ -199,7 +198,7 @@ func checkDecoded(path string) error {
 	return nil
 }
 
-// Under reports whether u has the same scheme, host and port as base, and a path that equals or is below the path of
+// Under reports whether u has the same scheme, host and port as base, and its path is equal to or below the path of
 // base. It compares the paths segment by segment.
 func (u URL) Under(base URL) bool {
 	if u.Scheme != base.Scheme || u.Host != base.Host || u.Port != base.Port || base.Host == "" {
@@ -212,7 +211,7 @@ func (u URL) Under(base URL) bool {
 	return startsWith(u.segments(), root)
 }
 
-// ParseBase parses a URL that is to be the argument of [URL.Under]. It returns an error if the URL has a query or a
+// ParseBase parses a URL for use as the argument of [URL.Under]. It returns an error if the URL has a query or a
 // fragment.
 func ParseBase(text string) (URL, error) {
 	u, err := ParseURL(text)

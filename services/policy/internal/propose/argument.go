@@ -15,16 +15,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// An argument is an argument of a tool together with its values in the observed calls.
+// An argument is an argument of a tool with its values in the observed calls.
 type argument struct {
 	name string
-	// values contains one value for each call that has the argument, unless the value was redacted. replaced is the
-	// number of redacted values.
+	// values contains one value for each call that has the argument, without redacted values. replaced is the number of
+	// redacted values.
 	values   []jsontext.Value
 	replaced int
 }
 
-// field matches the names that a condition can write after `args.` unless they are in reserved, which lists the
+// field matches the names that a condition can contain after `args.` unless they are in reserved. reserved contains the
 // reserved words of the condition language.
 var (
 	field    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -34,8 +34,8 @@ var (
 	}
 )
 
-// read returns three expressions for a condition. The first reads the argument, the second tests whether the argument
-// is present, and the third tests whether it is absent.
+// read returns three expressions for a condition. The first one reads the argument, the second one tests whether the
+// argument is present, and the third one tests whether it is absent.
 func (a *argument) read() (value, present, absent string) {
 	if field.MatchString(a.name) && !slices.Contains(reserved, a.name) {
 		return "args." + a.name, "has(args." + a.name + ")", "!has(args." + a.name + ")"
@@ -62,14 +62,14 @@ func (a *argument) bound(calls int, schema engine.Schema, home string) Bound {
 		out.Condition = "(" + absent + " || " + text + ")"
 		out.Note += fmt.Sprintf(", without it: %d", calls-len(a.values))
 	} else if schema.Arguments != nil && !schema.Arguments[a.name].Required {
-		out.Condition = present + " && " + text // all observed calls had the argument, but the schema also permits calls without it
+		out.Condition = present + " && " + text // the schema also allows calls without it
 	}
 	out.Note += ")"
 	return out
 }
 
-// valueBound returns a condition that limits the result of an expression, and a note that describes the condition. The
-// parameter value is the expression. If there is no bound, the condition is empty, and the note says why.
+// valueBound returns a condition that limits the value of the expression value, and a note that describes the
+// condition. If there is no bound, the condition is empty, and the note says why.
 func (a *argument) valueBound(value, home string) (text, note string) {
 	kind := a.values[0].Kind()
 	for _, v := range a.values {
@@ -139,7 +139,7 @@ func (a *argument) numberBound(value string) (text, note string) {
 	return text, fmt.Sprintf("from %s to %s", lowest, highest)
 }
 
-// listBound derives the bound for an argument whose values are lists of texts.
+// listBound derives the bound for an argument whose values are lists of strings.
 func (a *argument) listBound(value, home string) (text, note string) {
 	lists := make([][]string, len(a.values))
 	empty, total := false, 0
@@ -172,8 +172,8 @@ func (a *argument) listBound(value, home string) (text, note string) {
 	return fmt.Sprintf("%s && %s.all(x, %s)", first, value, text), "a list whose elements are " + note
 }
 
-// textBound derives the bound for texts. perCall contains the texts of each call, name is the name of the argument, and
-// value is the expression that reads a text.
+// textBound derives the bound for strings. perCall contains the strings in each call, name is the name of the argument,
+// and value is the expression that reads a string.
 func textBound(name, value string, perCall [][]string, home string) (text, note string) {
 	texts := slices.Concat(perCall...)
 	distinct := slices.Compact(slices.Sorted(slices.Values(texts)))
@@ -206,7 +206,7 @@ func textBound(name, value string, perCall [][]string, home string) (text, note 
 	return fmt.Sprintf("%s in [%s]", value, list), "one of " + list
 }
 
-// varies says why the observed values of a text can't become the list of its allowed values. It returns "" if they can.
+// varies returns the reason why the observed strings can't become a list of allowed values, or "" if they can.
 func varies(distinct []string, perCall [][]string) string {
 	if len(distinct) > maxValues {
 		return fmt.Sprintf("%d different texts", len(distinct))

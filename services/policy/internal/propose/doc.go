@@ -1,5 +1,5 @@
-// Package propose derives bounds for the arguments of a tool from observed calls. A bound is a part of a condition that
-// limits an argument. It is true for every observed call. Depending on the values of an argument, its bound requires:
+// Package propose derives bounds for the arguments of a tool from observed calls. A bound is a part of a condition. It
+// limits an argument, and is true for every observed call. Depending on the observed values, the bound requires:
 //
 //   - one of the observed values, if a text has few values and each occurs in several calls
 //   - a path in the folder that contains all observed paths
@@ -9,6 +9,6 @@
 //   - one of the observed booleans
 //   - a list of texts in which each element satisfies a bound for texts
 //
-// One more bound forbids all arguments that occur in none of the observed calls. If the values of an argument vary too
+// Another bound forbids all arguments that do not occur in the observed calls. If the values of an argument vary too
 // much for these bounds, the argument has no bound, and a note says why.
 package propose

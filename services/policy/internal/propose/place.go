@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// commonURL returns the first of the given URLs if all texts are URLs with the same scheme, host and port. Otherwise it
-// returns false.
+// commonURL returns the first of the given URLs if all strings are URLs with the same scheme, host and port. Otherwise
+// it returns false.
 func commonURL(texts []string) (first locator.URL, ok bool) {
 	for i, text := range texts {
 		u, err := locator.ParseURL(text)
@@ -34,8 +34,8 @@ func urlBound(value string, u locator.URL) (text, note string) {
 	return text, fmt.Sprintf("a URL with the scheme %s, the host %s and the port %d", strconv.QuoteToASCII(u.Scheme), strconv.QuoteToASCII(u.Host), u.Port)
 }
 
-// arePaths reports whether all texts are paths. Relative paths are recognized only if the name of the argument says
-// that it is a path.
+// arePaths reports whether all strings are paths. Relative paths count only if the argument's name says that it is a
+// path.
 func arePaths(name string, texts []string) bool {
 	return !slices.ContainsFunc(texts, func(text string) bool {
 		_, err := locator.ParsePath(text)
@@ -43,8 +43,8 @@ func arePaths(name string, texts []string) bool {
 	})
 }
 
-// commonFolder returns the deepest folder that contains all given paths. If there is only one path, commonFolder
-// returns it. It returns false if there is no common folder, or if the folder is too wide for a rule to allow it.
+// commonFolder returns the deepest folder that contains all given paths. For a single path, it returns this path. It
+// returns false if there is no common folder, or if the folder is too wide for a rule.
 func commonFolder(texts []string, home string) (folder string, ok bool) {
 	var common []string
 	for i, text := range texts {
@@ -66,11 +66,11 @@ func commonFolder(texts []string, home string) (folder string, ok bool) {
 	return folder, folder != "" && !isTooWide(folder, home)
 }
 
-// homes lists the folders that usually contain home folders. roots lists the usual home folders in other places.
+// homes contains folders that usually contain home folders. roots contains the usual home folders in other places.
 var homes, roots = []string{"/home", "/Users", "/var/home", "/export/home"}, []string{"/root", "/var/root"}
 
 // isTooWide reports whether a path is the root, the current folder, a home folder, or a folder that contains home
-// folders. The current folder counts too, because a program often starts in the home folder of its user.
+// folders. The current folder is too wide because a program often starts in the home folder of its user.
 func isTooWide(text, home string) bool {
 	p, err := locator.ParsePath(text)
 	if err != nil {
@@ -93,6 +93,6 @@ func isTooWide(text, home string) bool {
 	})
 }
 
-// onlyDots reports whether a text is not empty and consists only of dots, slashes, tildes and spaces. The names of the
-// root, the current folder, its parents and the home folder consist of these characters.
+// onlyDots reports whether a string is not empty and consists only of dots, slashes, tildes and spaces. Such strings
+// are names of the root, the current folder, its parents or the home folder.
 func onlyDots(text string) bool { return text != "" && strings.Trim(text, "./~ ") == "" }

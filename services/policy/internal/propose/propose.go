@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// These limits apply to a text whose bound is the list of its observed values. maxValues limits how many different
-	// values the list may have. minCalls is the minimum number of calls in which each value must occur.
+	// These limits apply to a bound that is a list of observed strings. maxValues limits the number of different values in
+	// the list. minCalls is the minimum number of calls in which each value must occur.
 	maxValues, minCalls = 8, 3
-	// maxValueBytes limits the length of each value in such a list, in bytes, because people read the list.
+	// maxValueBytes limits the length in bytes of each value in such a list, because people read the list.
 	maxValueBytes = 200
-	// maxArguments limits how many different arguments the calls to a tool may have. If they have more, no bounds are
+	// maxArguments limits the number of different arguments in the calls to a tool. If there are more, no bounds are
 	// derived.
 	maxArguments = 64
 )
 
-// A Call holds the arguments of an observed call.
+// A Call contains the arguments of an observed call.
 type Call struct {
 	// Arguments is the JSON of the arguments. It is empty if the call had no arguments.
 	Arguments string
@@ -35,9 +35,9 @@ type Call struct {
 	Redacted bool
 }
 
-// A Bound limits an argument to the values that it had in the observed calls, or says why no limit could be derived.
+// A Bound limits an argument to the values in the observed calls, or says why no limit could be derived.
 type Bound struct {
-	// Argument is the name of the argument. It is empty in the Bound that limits which arguments may be present.
+	// Argument is the name of the argument. It is empty in the Bound that restricts which arguments may be present.
 	Argument string
 	// Condition is true for the observed calls. It is empty if the argument has no bound.
 	Condition string
@@ -45,12 +45,12 @@ type Bound struct {
 	Note string
 }
 
-// Bounded reports whether every Bound has a condition.
+// Bounded reports whether each of the bounds has a condition.
 func Bounded(bounds []Bound) bool {
 	return !slices.ContainsFunc(bounds, func(b Bound) bool { return b.Condition == "" })
 }
 
-// Join returns the condition that requires all bounds. It is empty if no Bound has a condition.
+// Join returns a condition that combines all bounds. It is empty if no Bound has a condition.
 func Join(bounds []Bound) string {
 	var parts []string
 	for _, b := range bounds {
@@ -61,10 +61,10 @@ func Join(bounds []Bound) string {
 	return strings.Join(parts, " && ")
 }
 
-// Bounds derives the bounds for a tool's arguments, sorted by argument. If an argument has no bound, the note of its
-// Bound says why. If the arguments of a call are unknown, or the calls have more than maxArguments different arguments,
-// the result is a single Bound whose note says so. The tool's schema may be zero. The parameter home is the path of a
-// home folder, or empty. A folder that contains this home folder is never the bound for a path.
+// Bounds derives the bounds for a tool's arguments, sorted by argument. If a Bound has no condition, its note contains
+// the reason. If the arguments of a call are unknown, or if the calls have more than maxArguments different arguments,
+// the result is a single Bound with a note. The tool's schema may be zero. The parameter home is the path of a home
+// folder, or empty. A folder that contains this home folder is never the bound for a path.
 func Bounds(calls []Call, schema engine.Schema, home string) []Bound {
 	all, why := read(calls)
 	if why != "" {
@@ -82,7 +82,7 @@ func Bounds(calls []Call, schema engine.Schema, home string) []Bound {
 	return fit(keep(out, distinct, schema), distinct, schema)
 }
 
-// Distinct returns the calls without those that equal an earlier call.
+// Distinct returns the calls without duplicates.
 func Distinct(calls []Call) []Call {
 	seen := make(map[Call]bool, len(calls))
 	var out []Call
@@ -94,8 +94,8 @@ func Distinct(calls []Call) []Call {
 	return out
 }
 
-// read returns the observed arguments by name. If the arguments of a call are unknown, the second result says why.
-// Otherwise it is empty.
+// read returns the observed arguments by name. If the arguments of a call are unknown, why is the reason. Otherwise why
+// is empty.
 func read(calls []Call) (all map[string]*argument, why string) {
 	all = make(map[string]*argument)
 	for _, c := range calls {
@@ -134,7 +134,7 @@ func count(calls []Call, of func(Call) bool) (n int) {
 	return n
 }
 
-// isReplaced reports whether a JSON text contains the text that replaces a redacted value.
+// isReplaced reports whether a JSON text contains the replacement for a redacted value.
 func isReplaced(text string) bool { return strings.Contains(text, "[redacted") }
 
 // values returns the values of the arguments by name. It returns false if the arguments are not a JSON object.
@@ -159,9 +159,9 @@ func namesBound(names []string) Bound {
 	return Bound{Condition: "args.all(k, k in [" + list + "])", Note: "arguments: only " + list}
 }
 
-// keep removes the conditions that are false for an observed call or do not compile. This is a safeguard, because the
-// conditions are derived so that they are true for all observed calls. Exceptions are calls whose arguments are so
-// large that no condition can read them.
+// keep removes the conditions that are false for an observed call or do not compile. This is only a safeguard, because
+// the derived conditions should be true for all observed calls. Calls whose arguments are too large for any condition
+// are ignored.
 func keep(bounds []Bound, calls []Call, schema engine.Schema) []Bound {
 	for i, b := range bounds {
 		if b.Condition == "" {
@@ -174,7 +174,7 @@ func keep(bounds []Bound, calls []Call, schema engine.Schema) []Bound {
 	return bounds
 }
 
-// refuses says why a condition can't be used for the observed calls. It returns "" if the condition can be used.
+// refuses returns the reason why a condition can't be used for the observed calls, or "" if it can.
 func refuses(text string, calls []Call, schema engine.Schema) string {
 	compiled, err := condition.Compile(text)
 	if err != nil {
@@ -192,7 +192,7 @@ func refuses(text string, calls []Call, schema engine.Schema) string {
 	return ""
 }
 
-// Params returns the params of a request with the arguments of the call.
+// Params returns the params of a request with the call's arguments.
 func (c Call) Params() string {
 	if c.Arguments == "" {
 		return ""
@@ -200,7 +200,7 @@ func (c Call) Params() string {
 	return `{"arguments":` + c.Arguments + `}`
 }
 
-// Properties returns the sorted names of the arguments in a schema, or nil if the schema also permits other arguments.
+// Properties returns the sorted names of the arguments in a schema, or nil if the schema also allows other arguments.
 func Properties(schema engine.Schema) []string {
 	if !schema.Closed {
 		return nil
@@ -209,8 +209,7 @@ func Properties(schema engine.Schema) []string {
 }
 
 // fit removes the longest conditions until the remaining ones can be combined into one condition that is true for all
-// calls. Although each condition alone is true for all calls, the combination may be too long or take too long to
-// evaluate.
+// calls. Each condition alone is true for all calls, but the combination may be too long, or take too long to evaluate.
 func fit(bounds []Bound, calls []Call, schema engine.Schema) []Bound {
 	for {
 		all := Join(bounds)

@@ -8,11 +8,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// MaxStagedChanges limits how many staged changes are stored. If there are more, the oldest are deleted. When a deleted
-// change is requested again, people must approve it again.
+// MaxStagedChanges limits the number of staged changes in the store. The oldest changes are deleted if there are more.
+// When a deleted change is requested again, people must approve it again.
 const MaxStagedChanges = 100
 
-// StagedChange is a change to the policy documents that waits for its approval.
+// StagedChange is a change to the policy documents that waits for approval.
 type StagedChange struct {
 	// ID is the SHA-256 digest of the change, in hexadecimal.
 	ID string
@@ -35,7 +35,7 @@ func (s *Store) FindChange(ctx context.Context, id string) (change StagedChange,
 }
 
 // StageChange stores a change and returns it. If a change with the same ID is already stored, StageChange returns the
-// stored change. If the active revision is not the one that the change replaces, StageChange returns
+// stored change. If the change replaces a different revision than the active one, StageChange returns
 // [ErrRevisionChanged].
 func (s *Store) StageChange(ctx context.Context, change StagedChange) (staged StagedChange, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -70,8 +70,8 @@ func (s *Store) SetApproval(ctx context.Context, change, approval string) error 
 	})
 }
 
-// DeleteChanges deletes the staged changes that can't be made any more, because the activation that they replace is
-// older than the active one. It returns the ids of their approvals.
+// DeleteChanges deletes the staged changes that replace an older activation than the active one, because they can't
+// become active. It returns the ids of their approvals.
 func (s *Store) DeleteChanges(ctx context.Context) (approvals []string, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		approvals = nil

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// ListedTools returns the tools in the newest complete tool list of each server, together with their schemas. A server
-// without a complete list is not in the result. ListedTools only reads the SQLite database in the given file, and
-// another process may have the database open.
+// ListedTools returns the tools in the newest complete tool list of each server, with their schemas. The result omits
+// servers without a complete list. ListedTools only reads the SQLite database in the given file. Another process may
+// have the database open.
 func ListedTools(ctx context.Context, file string) (lists engine.ToolLists, err error) {
 	db, err := sqlstore.OpenReadOnly(file)
 	if err != nil {

@@ -11,38 +11,37 @@ import (
 )
 
 const (
-	// MaxRevisions limits how many activations are stored.
+	// MaxRevisions limits the number of stored activations.
 	MaxRevisions = 1000
-	// MaxRevisionBytes limits the total size of the documents in all stored activations, in bytes. Documents that
-	// several activations have in common count only once.
+	// MaxRevisionBytes limits the total size in bytes of the documents in all stored activations. Documents that several
+	// activations share count only once.
 	MaxRevisionBytes = 256 << 20
-	// minRevisions is the number of the newest activations that are never deleted, which are the active one and the one
-	// before it.
+	// minRevisions is the number of newest activations that are never deleted: the active one and the one before it.
 	minRevisions = 2
 )
 
-// These errors concern revisions. They may be wrapped, so use errors.Is to compare them.
+// These are the errors about revisions. They can be wrapped, so use errors.Is to compare them.
 var (
 	// ErrRevisionUnknown means that the given id is not the id of a stored revision.
 	ErrRevisionUnknown = errors.New("no stored revision has this id: `sluice policy revisions` lists all of them")
-	// ErrRevisionAmbiguous means that several stored revisions have an id that begins with the given digits.
+	// ErrRevisionAmbiguous means that the ids of several stored revisions begin with the given digits.
 	ErrRevisionAmbiguous = errors.New("several stored revisions begin with these digits: write more of them")
-	// ErrRevisionChanged means that the active revision is not the one that the author of a change expected.
+	// ErrRevisionChanged means that the active revision is not the revision that the author of a change expected.
 	ErrRevisionChanged = errors.New("another revision is active than the expected one")
 	// ErrApprovalUsed means that an approval can't be used again, because documents were already activated with it.
 	ErrApprovalUsed = errors.New("this approval has made documents active before")
-	// ErrRevisionsLost means that a revision that was active before is not in the store, for example because the store
+	// ErrRevisionsLost means that a revision that was active earlier is not in the store, for example because the store
 	// was restored from a backup.
 	ErrRevisionsLost = errors.New("the store has lost policy revisions that were active: restart the policy services to use what the store contains")
 )
 
-// Revision is one activation of policy documents. The zero Revision means that the store has no revisions.
+// Revision is one activation of policy documents. The zero Revision means that the store contains no revisions.
 type Revision struct {
 	// Number identifies the activation. It is 1 for the first activation, and increases by 1 with each activation.
 	Number int64
-	// ID is the SHA-256 digest of the documents, in hexadecimal. Several activations may have the same documents.
+	// ID is the SHA-256 digest of the documents in hexadecimal. Several activations can have the same documents.
 	ID string
-	// Author is the subject of the operator who applied the documents, and Reason is the reason that the operator gave.
+	// Author is the subject of the operator who applied the documents. Reason is the reason that the operator gave.
 	Author, Reason string
 	// Activated is the time of the activation. An activation with a greater Number always has a later time, even if the
 	// store's clock was set back.
@@ -52,8 +51,8 @@ type Revision struct {
 	Approval, ApprovedBy string
 }
 
-// Follows reports whether r can be active after the given revision was active. If Follows returns false, the store has
-// lost revisions.
+// Follows reports whether r can be active after the given revision was active. If it returns false, the store has lost
+// revisions.
 func (r *Revision) Follows(before *Revision) bool {
 	return r.Number > before.Number || r.Number == before.Number && r.ID == before.ID && r.Activated.Equal(before.Activated)
 }
@@ -73,18 +72,18 @@ type Activation struct {
 	Replaces *int64
 	// Approval and ApprovedBy have the same meaning as the fields in [Revision].
 	Approval, ApprovedBy string
-	// Known is a revision that was active before, as far as the caller knows. If the active revision does not follow
+	// Known is a revision that, as far as the caller knows, was active earlier. If the active revision does not follow
 	// Known, the store has lost revisions.
 	Known Revision
-	// Again is true if a new activation is to be stored even if the documents are already active.
+	// Again is true if a new activation must be stored even if the documents are already active.
 	Again bool
 }
 
-// ActivateRevision stores documents and makes them active. If they are already active, it changes nothing and returns
-// false, unless Again is true. The store sets the number and the time of the activation. Afterwards, it deletes the
+// ActivateRevision stores documents and makes them active. If the documents are already active and Again is false, it
+// changes nothing and returns false. The store sets the number and the time of the activation. Then it deletes the
 // oldest activations until it has at most [MaxRevisions] with at most [MaxRevisionBytes]. The error can be
-// [ErrRevisionChanged], [ErrApprovalUsed], [ErrRevisionsLost] or [sqlstore.ErrUnavailable]. In the case of
-// [ErrRevisionChanged], ActivateRevision also returns the active revision.
+// [ErrRevisionChanged], [ErrApprovalUsed], [ErrRevisionsLost] or [sqlstore.ErrUnavailable]. With [ErrRevisionChanged],
+// ActivateRevision also returns the active revision.
 func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active Revision, changed bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		changed = false
@@ -116,13 +115,13 @@ func (s *Store) ActivateRevision(ctx context.Context, want *Activation) (active 
 	return active, changed, err
 }
 
-// laterThan returns now if it is later than the given time before. Otherwise, for example because the clock was set
-// back, it returns the time one microsecond after the given time.
-func laterThan(before, now time.Time) time.Time {
-	if now.After(before) {
+// laterThan returns the time now if it is later than the time previous. Otherwise, for example because the clock was
+// set back, it returns the time one microsecond after previous.
+func laterThan(previous, now time.Time) time.Time {
+	if now.After(previous) {
 		return now
 	}
-	return before.Add(time.Microsecond)
+	return previous.Add(time.Microsecond)
 }
 
 func insertRevision(ctx context.Context, tx *sqlstore.Tx, r *Revision, documents []byte) error {
@@ -165,7 +164,7 @@ func deleteOldRevisions(ctx context.Context, tx *sqlstore.Tx) error {
 }
 
 // newestDeleted returns the number of the newest activation that must be deleted, or 0 if none must be deleted. All
-// activations before it must be deleted too. The newest activation must come first in all.
+// older activations must be deleted too. The parameter all must be sorted, newest activation first.
 func newestDeleted(all []storedSize, maxCount int, maxBytes int64) int64 {
 	counted, total := make(map[string]bool), int64(0)
 	for i, s := range all {
@@ -202,9 +201,9 @@ func (s *Store) DocumentsOf(ctx context.Context, id string) (documents []byte, e
 	return documents, err
 }
 
-// FindRevision finds the documents whose ID begins with the given prefix, and returns the newest activation of these
-// documents. The prefix may contain only hexadecimal digits in lower case. The error can be [ErrRevisionUnknown],
-// [ErrRevisionAmbiguous] or [sqlstore.ErrUnavailable].
+// FindRevision returns the newest activation of the documents whose ID begins with the given prefix. The prefix must
+// consist of hexadecimal digits in lower case. The error can be [ErrRevisionUnknown], [ErrRevisionAmbiguous] or
+// [sqlstore.ErrUnavailable].
 func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		var ids []string
@@ -231,8 +230,8 @@ func (s *Store) FindRevision(ctx context.Context, prefix string) (found Revision
 	return found, err
 }
 
-// Revisions returns at most limit activations, the newest first. It returns only activations whose number is less than
-// below, or the newest activations if below is 0.
+// Revisions returns at most limit activations, newest first. It returns only activations with a Number less than below.
+// If below is 0, it returns the newest activations.
 func (s *Store) Revisions(ctx context.Context, below int64, limit int) (all []Revision, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = readRevisions(ctx, tx, "WHERE number < $1 OR $1 = 0 ORDER BY number DESC LIMIT $2", below, limit)

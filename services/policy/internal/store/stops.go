@@ -13,30 +13,29 @@ import (
 )
 
 const (
-	// MaxStops limits how many emergency stops of one tenant's operators may be in force at the same time.
+	// MaxStops limits the number of emergency stops by one tenant's operators that are in force at the same time.
 	MaxStops = 1000
-	// maxEnded limits how many ended stops of one tenant's operators are stored. It also limits how many
-	// [Store.EndedStops] returns.
+	// maxEnded limits the number of stored ended stops by one tenant's operators. It also limits the result of
+	// [Store.EndedStops].
 	maxEnded = 1000
 )
 
 // ErrStopsFull means that the operators of a tenant already have [MaxStops] stops in force.
 var ErrStopsFull = fmt.Errorf("the operators of this tenant already have %d stops in force: end some of them first", MaxStops)
 
-// Stop is an emergency stop together with its history.
+// Stop is an emergency stop and its history.
 type Stop struct {
 	engine.Stop
 
 	// OperatorTenant and Operator are the tenant and the subject of the operator who stopped the calls.
 	OperatorTenant, Operator string
-	// Began is the time when the stop began, and Ended is the time when it ended. Ended is zero while the stop is in
-	// force.
+	// Began is the time when the stop began. Ended is the time when it ended, or zero while the stop is in force.
 	Began, Ended time.Time
 	// ResumedBy is the subject of the operator who resumed the calls. It is empty while the stop is in force.
 	ResumedBy string
 }
 
-// StopSet contains the stops that are in force at a version of the store, the oldest first.
+// StopSet contains the stops that are in force at a store version, oldest first.
 type StopSet struct {
 	Version int64
 	Stops   []Stop
@@ -52,7 +51,7 @@ func (s StopSet) Engine() engine.Stops {
 }
 
 // StopCalls stores a stop and sets its time. If operators of the same tenant already have a stop with the same selector
-// in force, StopCalls changes nothing, and returns the earlier stop and true. The returned set contains all stops in
+// in force, StopCalls changes nothing, and returns the existing stop and true. The returned set contains all stops in
 // force. The error can be [ErrStopsFull] or [sqlstore.ErrUnavailable].
 func (s *Store) StopCalls(ctx context.Context, want Stop) (stop Stop, existed bool, set StopSet, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -86,12 +85,12 @@ func (s *Store) StopCalls(ctx context.Context, want Stop) (stop Stop, existed bo
 	return stop, existed, set, err
 }
 
-// Resume says which stops to end, and which operator ends them.
+// Resume specifies which stops to end, and the operator who ends them.
 type Resume struct {
 	engine.Selector
 
-	// Operator is the subject of the operator, and OperatorTenant is the operator's tenant. Unless AnyTenant is true,
-	// only the stops that operators of this tenant began are ended.
+	// Operator and OperatorTenant are the operator's subject and tenant. Unless AnyTenant is true, only stops by operators
+	// of this tenant are ended.
 	OperatorTenant, Operator string
 	AnyTenant                bool
 }
@@ -126,7 +125,7 @@ func (s *Store) ResumeCalls(ctx context.Context, r Resume) (ended []Stop, set St
 }
 
 // endStop stores that a stop has ended. If the operators of the same tenant have more than maxEnded ended stops,
-// endStop deletes the oldest of these.
+// endStop deletes the oldest ones.
 func endStop(ctx context.Context, tx *sqlstore.Tx, stop Stop) error {
 	_, err := tx.ExecContext(ctx, `UPDATE stops SET ended = $1, resumed_by = $2
 		WHERE operator_tenant = $3 AND agent = $4 AND server = $5 AND tenant = $6 AND ended IS NULL`,
@@ -139,7 +138,7 @@ func endStop(ctx context.Context, tx *sqlstore.Tx, stop Stop) error {
 	return err
 }
 
-// StopsInForce returns the stops in force, with the version of the store.
+// StopsInForce returns the stops in force and the store version.
 func (s *Store) StopsInForce(ctx context.Context) (set StopSet, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		set, err = stopsInForce(ctx, tx)
@@ -148,8 +147,7 @@ func (s *Store) StopsInForce(ctx context.Context) (set StopSet, err error) {
 	return set, err
 }
 
-// EndedStops returns those ended stops for which the given function returns true, the newest first. It returns at most
-// maxEnded stops.
+// EndedStops returns at most maxEnded ended stops for which accept returns true, newest first.
 func (s *Store) EndedStops(ctx context.Context, accept func(Stop) bool) (stops []Stop, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		stops, err = readStops(ctx, tx, "WHERE ended IS NOT NULL ORDER BY ended DESC, id", accept)

@@ -1,6 +1,5 @@
-// Package store stores the catalog, the policy revisions and the emergency stops of the policy service in SQLite or
-// PostgreSQL. Each change to a server of the catalog is one serializable transaction, which also increments the version
-// of the whole store.
+// Package store stores the policy service's catalog, policy revisions and emergency stops in SQLite or PostgreSQL. Each
+// change to a server in the catalog is one serializable transaction, which also increments the version of the store.
 package store
 
 import (
@@ -22,12 +21,12 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// ErrNotStored means that the store does not have the JSON of a tool definition.
+// ErrNotStored means that the store does not contain the JSON of a tool definition.
 var ErrNotStored = errors.New("the text of the definition is not stored")
 
 // Config configures a store.
 type Config struct {
-	// Source is `sqlite`, or the URL of a PostgreSQL database. File is the path of the SQLite database if Source is
+	// Source is `sqlite` or the URL of a PostgreSQL database. File is the path of the SQLite database if Source is
 	// `sqlite`.
 	Source, File string
 	// Log receives messages about migrations. It is required.
@@ -53,9 +52,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// ChangedSince returns the current version of the catalog, and the servers that changed after the version known, in no
-// particular order. Version 0 is the version before the first change. If the tools of a server were classified by
-// another version of the classifier or with another trust setting, ChangedSince classifies them again in memory.
+// ChangedSince returns the current version of the catalog, and the servers that changed after the given version. The
+// order of the servers is not specified. Version 0 is the version before the first change. If a server's tools were
+// classified with another classifier version or another trust setting, ChangedSince classifies them again in memory.
 func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
 	var stale []*catalog.Server
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -86,7 +85,7 @@ func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(serv
 	return version, servers, err
 }
 
-// reclassifyStored classifies the tools of a server again, from their stored definitions.
+// reclassifyStored classifies a server's tools again, using their stored definitions.
 func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, trusted bool) error {
 	texts, err := s.Texts(ctx, server.Name)
 	if err != nil {
@@ -96,8 +95,8 @@ func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, tr
 	return nil
 }
 
-// reclassify classifies the tools of a server again. The map texts contains the JSON of the tools' definitions. Because
-// reclassify modifies the server, no other goroutine may use the server.
+// reclassify classifies a server's tools again. The map texts contains the JSON of the tools' definitions. No other
+// goroutine may use the server meanwhile, because reclassify modifies it.
 func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {
@@ -109,7 +108,7 @@ func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted
 	}
 }
 
-// Texts returns the JSON of all stored definitions of a server.
+// Texts returns the JSON of all stored definitions from a server.
 func (s *Store) Texts(ctx context.Context, server string) (all map[catalog.Digest]string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = textsOf(ctx, tx, server)
@@ -135,7 +134,7 @@ func textsOf(ctx context.Context, tx *sqlstore.Tx, server string) (map[catalog.D
 	return all, err
 }
 
-// Text returns the JSON of one definition of a server. If the store does not have it, Text returns [ErrNotStored].
+// Text returns the JSON of one definition from a server, or [ErrNotStored] if the store does not contain it.
 func (s *Store) Text(ctx context.Context, server string, digest catalog.Digest) (text string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		text, err = textOf(ctx, tx, server, digest)
@@ -157,21 +156,21 @@ func hexOf(d catalog.Digest) string {
 	return string(text)
 }
 
-// A Change describes how a server was changed.
+// A Change describes the change of a server.
 type Change struct {
-	// Server is the new state of the server. If nothing has changed, it is the pointer to the earlier state.
+	// Server is the new state of the server. If nothing has changed, it is the same pointer as before.
 	Server *catalog.Server
 	// New contains the JSON of the definitions to store. Removed contains the digests of the definitions to delete.
 	New     map[catalog.Digest]string
 	Removed []catalog.Digest
 }
 
-// Change calls the function fn to change the server with the given name, and stores the result. It passes the stored
-// server to fn after it has classified the tools with the current version of the classifier. If the server is not
-// stored, fn receives an empty server. fn may be called more than once, so it must use only its arguments.
+// Change calls fn to change the server with the given name, and stores the result. It passes the stored server to fn,
+// with tools that are classified by the current version of the classifier. If the server is not stored, fn receives an
+// empty server. Change may call fn more than once, so fn must use only its arguments.
 //
-// Change returns the new server and the version of the catalog that the change created. The version is 0 if fn changed
-// nothing. The error is an error from fn, or [sqlstore.ErrUnavailable].
+// Change returns the new server, and the version of the catalog that results. The version is 0 if fn changed nothing.
+// The error is an error from fn, or [sqlstore.ErrUnavailable].
 func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(now *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (Change, error)) (after *catalog.Server, version int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version = 0

@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Token is a token that an operator created with an earlier version of the policy service, which stored the tokens
-// itself.
+// Token is a token from an earlier version of the policy service, which stored tokens that operators created.
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
 	Groups                              []string
@@ -24,8 +23,8 @@ type Token struct {
 	CreatedByTenant, CreatedBy string
 	// LastUsed is the time when the token was last used. It is zero if the token was never used.
 	LastUsed time.Time
-	// Revoked is the time when the token was revoked. It is zero if the token was not revoked. RevokedByTenant and
-	// RevokedBy are the tenant and the subject of the operator who revoked the token.
+	// Revoked is the time when the token was revoked, or zero. RevokedByTenant and RevokedBy are the tenant and the
+	// subject of the operator who revoked it.
 	Revoked                    time.Time
 	RevokedByTenant, RevokedBy string
 }

@@ -68,10 +68,10 @@ func (s *bucketShard) add(b *bucket) {
 	s.idle.add(b, b.log.EmptyFrom())
 }
 
-// sweep checks up to most buckets that might be empty, and evicts the empty buckets. A bucket in use is checked once
-// per window.
-func (s *bucketShard) sweep(most int) {
-	for ; most > 0 && s.idle.isDue(s.seen); most-- {
+// sweep checks at most n buckets that might be empty, and evicts those that are. A bucket in use is checked once per
+// window.
+func (s *bucketShard) sweep(n int) {
+	for ; n > 0 && s.idle.isDue(s.seen); n-- {
 		b := s.idle.next()
 		if b.log.Empty(s.seen) {
 			s.evict(b)
@@ -90,10 +90,10 @@ type buckets struct {
 }
 
 // setUp initializes b for the given maximum number of buckets.
-func (b *buckets) setUp(most int) {
+func (b *buckets) setUp(limit int) {
 	b.seed = maphash.MakeSeed()
-	b.room.most = int64(most)
-	b.owners.setUp(most)
+	b.room.most = int64(limit)
+	b.owners.setUp(limit)
 	for i := range b.shards {
 		s := &b.shards[i]
 		s.named, s.all = map[string]*bucket{}, b

@@ -32,13 +32,13 @@ type Memory struct {
 var _ Store = (*Memory)(nil)
 
 // NewMemory returns an empty store with the given capacity.
-func NewMemory(most Bounds) (*Memory, error) {
-	if most.Buckets < 1 || most.Reservations < 1 {
-		return nil, fmt.Errorf("the capacity of a limit store must be at least 1 bucket and 1 reservation, is %d and %d", most.Buckets, most.Reservations)
+func NewMemory(capacity Bounds) (*Memory, error) {
+	if capacity.Buckets < 1 || capacity.Reservations < 1 {
+		return nil, fmt.Errorf("the capacity of a limit store must be at least 1 bucket and 1 reservation, is %d and %d", capacity.Buckets, capacity.Reservations)
 	}
 	m := &Memory{origin: time.Now()}
-	m.buckets.setUp(most.Buckets)
-	m.reservations.setUp(most.Reservations)
+	m.buckets.setUp(capacity.Buckets)
+	m.reservations.setUp(capacity.Reservations)
 	return m, nil
 }
 
@@ -49,8 +49,8 @@ func (m *Memory) Size() Bounds {
 }
 
 // now returns the current time on the monotonic clock. Only this clock determines whether a reservation is granted. The
-// wall clock is used only for results. Every caller except sweep must already hold the mutexes that it needs, because
-// the time would be out of date if the caller had to wait for a mutex later.
+// wall clock is used only for results. A caller, except for sweep, must hold the mutexes that it needs before it calls
+// now. If it waited for a mutex afterwards, the time would be out of date.
 func (m *Memory) now() time.Duration { return time.Since(m.origin) }
 
 // Reserve implements [Store].

@@ -83,8 +83,8 @@ func (s *reservationShard) end(l *reservation) {
 	s.room.give(1)
 }
 
-func (s *reservationShard) sweep(most int) {
-	for ; most > 0 && s.expiring.isDue(s.seen); most-- {
+func (s *reservationShard) sweep(n int) {
+	for ; n > 0 && s.expiring.isDue(s.seen); n-- {
 		s.end(s.expiring.next())
 	}
 }
@@ -99,10 +99,10 @@ type reservations struct {
 }
 
 // setUp initializes l for the given maximum number of reservations.
-func (l *reservations) setUp(most int) {
+func (l *reservations) setUp(limit int) {
 	l.seed = maphash.MakeSeed()
 	l.prefix = rand.Text() + "-"
-	l.room.most = int64(most)
+	l.room.most = int64(limit)
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.keyed, s.numbered, s.room, s.last = map[string]*reservation{}, map[uint64]*reservation{}, &l.room, uint64(i)

@@ -2,8 +2,9 @@ package store
 
 import "github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 
-// add adds the verdict for limit i to the result. If any limit does not fit, the result is a refusal. The refusal names
-// the first limit that never fits. If there is no such limit, it names the limit with the longest wait.
+// add adds the verdict for limit i to the result. If any limit does not fit, the result is a refusal. The refusal
+// contains the index of the first limit that never fits. If there is no such limit, it contains the index of the limit
+// with the longest wait.
 func (a *Result) add(i int, v window.Verdict) {
 	a.Remaining[i] = v.Remaining
 	longer := v.Never || a.Granted || v.Wait > a.RetryAfter

@@ -40,12 +40,12 @@ func (r *ring) last() *entry {
 	return r.at(r.count - 1)
 }
 
-// push adds an entry. The entry must be newer than all other entries. If the buffer is full, push doubles the buffer's
-// size, but to at most the given size. If the buffer already has this size, push adds space for one entry.
-func (r *ring) push(e entry, most int64) {
+// push adds an entry. The entry must be newer than all other entries. If the buffer is full, push doubles its size, but
+// to at most limit entries. If the buffer already has this size, push adds space for one entry.
+func (r *ring) push(e entry, limit int64) {
 	if r.count == len(r.buf) {
 		size := max(firstEntries, 2*r.count)
-		r.grow(max(int(min(int64(size), most)), r.count+1))
+		r.grow(max(int(min(int64(size), limit)), r.count+1))
 	}
 	r.count++
 	*r.at(r.count - 1) = e

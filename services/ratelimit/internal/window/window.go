@@ -1,6 +1,6 @@
-// Package window implements the sliding windows of rate limits. In any closed period of the window's length, at most
-// limit units are taken. Closed means that both ends belong to the period, so two units exactly one window apart both
-// count.
+// Package window implements the sliding windows of rate limits. In any closed period of the window's length, no more
+// units are taken than the limit. Closed means that both ends belong to the period, so two units exactly one window
+// apart both count.
 //
 // A window is a log of the times at which units were taken. If the limit is at most [MaxExact], the log contains the
 // exact times, and its results are exact to the nanosecond. For a higher limit, the window is divided into 64 slots,

@@ -1,4 +1,4 @@
-// Command sluice runs the whole mesh in one process, and is also the command-line client for people.
+// Command sluice runs the whole mesh in one process. It is also the command-line client for people.
 package main
 
 import (

@@ -10,7 +10,7 @@ import (
 
 const aclName = "system.posix_acl_access"
 
-// checkACL refuses a file that has an access control list, because the group bits of such a file's mode are not the
+// checkACL refuses a file that has an access control list, because then the group bits of its mode are not the
 // permissions of the file's group.
 func (f *file) checkACL() error {
 	switch _, err := unix.Lgetxattr(f.path, aclName, nil); {

@@ -25,8 +25,8 @@ var ErrChanged = errors.New("another program has changed the file")
 const (
 	// lockRetry is the interval between two attempts to lock.
 	lockRetry = 50 * time.Millisecond
-	// settleEmpty is the minimum value of Settle if the old file is empty, because another program may have just
-	// truncated the file in order to write to it.
+	// settleEmpty is the minimum value of Settle if the old file is empty. Another program may have just truncated the
+	// file before writing to it.
 	settleEmpty = 500 * time.Millisecond
 )
 
@@ -35,13 +35,12 @@ const (
 type Writer struct {
 	// Lock is the path of the lock file. Its directory is created if it does not exist.
 	Lock string
-	// Settle is how long Replace waits before it reads the new file again. If another program has changed the file by
-	// then, Replace returns [ErrChanged]. Settle should be longer than the time that another program needs to write the
-	// file.
+	// Settle is how long Replace waits before it reads the new file again. If another program has changed the file in this
+	// time, Replace returns [ErrChanged]. Settle should be longer than another program needs to write the file.
 	Settle time.Duration
-	// Within is the directory that a symbolic link must not leave. If a link leads to a file outside this directory,
-	// the file is refused. For a file of a project, set Within to the project's directory, because the project's author
-	// may have added links. If Within is empty, links may lead anywhere.
+	// Within is a directory. Replace refuses a file if a symbolic link leads outside this directory. For a file in a
+	// project, set Within to the project's directory, because the project's author may have added links. If Within is
+	// empty, links may lead anywhere.
 	Within string
 
 	// at is called after each step with the name of the step. It is nil except in tests.
@@ -56,11 +55,11 @@ func (w *Writer) reached(step string) {
 	}
 }
 
-// Replace replaces the content of a file. If the file's content differs from the given old content, Replace returns
-// [ErrChanged]. If path is a symbolic link, the target of the link is replaced. The new file has the mode of the old
-// file. It also has the group of the old file if the process may set the group. Replace refuses a file that has several
-// hard links or an access control list, belongs to another user, or is read-only. When ctx is done, Replace stops only
-// if it is still waiting for the lock.
+// Replace replaces the content of a file. If the file does not have the given old content, Replace returns
+// [ErrChanged]. If path is a symbolic link, Replace replaces the target of the link. The new file has the mode of the
+// old file. It also has the group of the old file if the process may set the group. Replace refuses a file that has
+// several hard links or an access control list, belongs to another user, or is read-only. When ctx is done, Replace
+// stops only if it is still waiting for the lock.
 func (w *Writer) Replace(ctx context.Context, path string, before, after []byte) error {
 	return w.locked(ctx, path, func() error {
 		f, err := w.open(path)
@@ -87,7 +86,7 @@ func (w *Writer) Create(ctx context.Context, path string, content []byte) error 
 		if err != nil {
 			return err
 		}
-		defer os.Remove(temp) //nolint:errcheck // a leftover is removed by the next call
+		defer os.Remove(temp) //nolint:errcheck // the next call removes a leftover
 		if err := os.Link(temp, f.path); errors.Is(err, fs.ErrExist) {
 			return ErrChanged
 		} else if err != nil {
@@ -131,7 +130,7 @@ func (w *Writer) Remove(ctx context.Context, path string, content []byte) error 
 }
 
 // RemoveLeftovers removes the temporary files that killed processes left in the directory of a file. The file itself
-// need not exist. If a temporary file may contain what another program wrote, RemoveLeftovers returns [ErrChanged].
+// need not exist. RemoveLeftovers returns [ErrChanged] if a temporary file may contain another program's content.
 func (w *Writer) RemoveLeftovers(ctx context.Context, path string) error {
 	return w.locked(ctx, path, func() error {
 		target, err := w.resolve(path)
@@ -191,8 +190,8 @@ func (w *Writer) replace(f *file, before, after []byte) error {
 	return w.settle(f.path, temp, before, after)
 }
 
-// exchangeOrRename moves a temporary file to the given path. It reports whether it exchanged the two files. If it did,
-// the old file now has the path of the temporary file.
+// exchangeOrRename moves a temporary file to the given path. It returns true if it exchanged the two files. In that
+// case, the old file now has the path of the temporary file.
 func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error) {
 	if !w.renameOnly {
 		if err = exchange(temp, path); !errors.Is(err, errors.ErrUnsupported) {
@@ -202,10 +201,10 @@ func (w *Writer) exchangeOrRename(temp, path string) (exchanged bool, err error)
 	return false, os.Rename(temp, path)
 }
 
-// settle waits, and then returns [ErrChanged] if another program has changed the file. If the old file still exists,
-// temp is its path. Otherwise, temp is empty. If another program wrote to the old file after it was compared, settle
-// restores the old file. settle can't be cancelled, because the new file is already in place and the old file must not
-// be removed without this check.
+// settle waits, and then returns [ErrChanged] if another program has changed the file. temp is the path of the old
+// file, or empty if the old file does not exist any more. If another program wrote to the old file after the
+// comparison, settle restores the old file. settle can't be cancelled, because the new file is already in place, and
+// removing the old file is safe only after this check.
 func (w *Writer) settle(path, temp string, before, after []byte) error {
 	if temp != "" {
 		if err := sameContent(temp, before); err != nil {
@@ -229,8 +228,8 @@ func (w *Writer) settle(path, temp string, before, after []byte) error {
 	return sameContent(path, after)
 }
 
-// giveBack moves the content that another program wrote from the temporary file back to the given path. If the other
-// program has since written to this path as well, the later content stays there.
+// giveBack moves another program's content from the temporary file back to the given path. If the other program has
+// since also written to the given path, that later content stays there.
 func giveBack(path, temp string, after []byte, cause error) error {
 	mine := after
 	for range 8 {

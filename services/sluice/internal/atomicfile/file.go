@@ -12,12 +12,12 @@ import (
 	"strings"
 )
 
-// A file describes a file that is to be replaced.
+// A file describes a file that will be replaced.
 type file struct {
 	// path contains no symbolic links.
 	path string
 	mode fs.FileMode
-	// gid is the group of the old file. If it is -1, the group of the new file is not changed.
+	// gid is the group of the old file. If it is -1, the new file keeps its group.
 	gid int
 }
 
@@ -58,14 +58,14 @@ func (w *Writer) removeLeftovers(path string) error {
 	return (&file{path: target}).removeLeftovers()
 }
 
-// open returns the file to which path leads. It returns an error if the file can't be replaced.
+// open follows the links in path and returns the file. It returns an error if the file can't be replaced.
 func (w *Writer) open(path string) (*file, error) {
 	target, err := w.resolve(path)
 	if err != nil {
 		return nil, err
 	}
-	// A killed Create may have left a temporary file that is a hard link to the file. It is removed first, because
-	// checkOwner refuses a file that has several hard links.
+	// A killed Create can leave a temporary file that is a hard link to the file. It is removed first, because checkOwner
+	// refuses a file with several hard links.
 	if err := (&file{path: target}).removeLeftovers(); err != nil {
 		return nil, err
 	}
@@ -83,8 +83,8 @@ func (w *Writer) open(path string) (*file, error) {
 	return f, errors.Join(f.checkOwner(info), f.checkACL())
 }
 
-// tempName returns the name of the temporary file. It contains the beginnings of the digests of the old and the new
-// content, so that a later call can tell whether it may remove the file.
+// tempName returns the name of the temporary file. The name contains the beginnings of the digests of the old and the
+// new content. A later call uses them to decide whether it may remove the file.
 func (f *file) tempName(before, after []byte) string {
 	return fmt.Sprintf("%s%s-%s", f.tempPrefix(), shortDigest(before), shortDigest(after))
 }
@@ -95,7 +95,7 @@ func (f *file) tempPrefix() string {
 
 const partSuffix = ".part"
 
-// tempForm matches the part of a temporary file's name that follows tempPrefix.
+// tempForm matches the part after tempPrefix in the name of a temporary file.
 var tempForm = regexp.MustCompile(`^[0-9a-f]{32}-[0-9a-f]{32}(?:\.part)?$`)
 
 func shortDigest(content []byte) string {
@@ -132,8 +132,8 @@ func (f *file) write(before, after []byte, reached func(string)) (name string, e
 	return name, nil
 }
 
-// copyMode removes the access control list of the temporary file. It gives the temporary file the mode and the group of
-// the file that is replaced. If the process may not set the group, the group gets no permissions.
+// copyMode gives the temporary file the mode and the group of the file that it will replace, and removes its access
+// control list. If the process may not set the group, the group gets no permissions.
 func (f *file) copyMode(out *os.File) error {
 	if err := removeACL(out); err != nil {
 		return err
@@ -145,8 +145,8 @@ func (f *file) copyMode(out *os.File) error {
 	return out.Chmod(mode)
 }
 
-// removeLeftovers removes the temporary files of processes that were killed. If a temporary file may contain what
-// another program wrote, removeLeftovers returns an error.
+// removeLeftovers removes the temporary files of killed processes. It returns an error if a temporary file may contain
+// another program's content.
 func (f *file) removeLeftovers() error {
 	entries, err := os.ReadDir(filepath.Dir(f.path))
 	if err != nil {

@@ -4,7 +4,7 @@ package atomicfile
 
 import "io/fs"
 
-// checkOwner does nothing, because on this system a file has the mode and the owner of its directory.
+// checkOwner does nothing, because on this system a file gets the permissions and the owner of its directory.
 func (f *file) checkOwner(fs.FileInfo) error { return nil }
 
 // ownedByProcess always returns true, because the owner is not known on this system.

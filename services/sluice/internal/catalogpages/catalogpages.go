@@ -17,21 +17,19 @@ import (
 
 // Catalogue is the catalog to write. The functions of this package do not modify it.
 type Catalogue struct {
-	// Servers contains the servers, in any order. A server that is missing here but has a tool in Tools also gets a
-	// page.
+	// Servers contains the servers, in any order. A server that occurs only in Tools also gets a page.
 	Servers []*policyv1.CatalogServer
-	// Tools contains the tools, in any order, with their parameters, evidence, history and advice, as
-	// CatalogService.GetTool returns them.
+	// Tools contains the tools, in any order. Each tool has its parameters, evidence, history and advice, as in the
+	// response to CatalogService.GetTool.
 	Tools []*policyv1.CatalogTool
-	// ListFaults maps each server to the reasons why parts of the server's lists are hidden from clients. Each reason
-	// is one line.
+	// ListFaults contains the reasons why parts of a server's lists are hidden from clients, by server. Each reason is one
+	// line.
 	ListFaults map[string][]string
-	// Made is the time at which the catalog was read. Every page shows this time, in UTC.
+	// Made is the time when the catalog was read. Every page shows it in UTC.
 	Made time.Time
 }
 
-// ErrTwice means that the catalog has two servers with the same name, or a server has two tools with the same name.
-// Compare with errors.Is.
+// ErrTwice means that two servers, or two tools of a server, have the same name. Use errors.Is to compare it.
 var ErrTwice = errors.New("the catalog has this name twice")
 
 // sortedCatalog is a catalog that is sorted by name.

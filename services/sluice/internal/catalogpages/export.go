@@ -19,20 +19,20 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// markerFile is the file that identifies a directory that this package has written. Its first line contains the format.
-// Each other line is the name of a file that an export has written.
+// markerFile is a file that identifies a directory that this package has written. Its first line contains the format.
+// Each other line is the name of an exported file.
 const markerFile = ".sluice-catalogue"
 
 // markerPrefix is the beginning of the marker's first line, before the name of the format.
 const markerPrefix = "written by sluice catalog export as "
 
-// temporaryPattern is the name of the temporary file of a page. * is replaced with the process id and a number.
+// temporaryPattern is the name of a page's temporary file. The * is replaced with the process id and a number.
 const temporaryPattern = ".sluice-page-*.tmp"
 
 var (
-	// ErrFolder means that a directory has files that this package did not write.
+	// ErrFolder means that a directory contains files that this package did not write.
 	ErrFolder = errors.New("the folder contains other files: choose a folder that is empty or does not exist")
-	// ErrFormat means that a directory has an export in another format.
+	// ErrFormat means that a directory contains an export in another format.
 	ErrFormat = errors.New("the folder contains the catalog in another format: choose another folder")
 )
 
@@ -43,9 +43,9 @@ type page struct {
 }
 
 // export writes pages into a directory, which it creates if necessary. It replaces the pages of an earlier export,
-// removes pages that no longer exist, and changes no other file. If an export is stopped, it leaves complete pages,
-// which the next export replaces. export iterates over pages twice. It calls fill for several pages concurrently, and
-// for the last page after all others.
+// removes pages that no longer exist, and changes no other file. An interrupted export leaves only complete pages,
+// which the next export replaces. export iterates over pages twice. It calls the function fill of several pages
+// concurrently. It calls the last page's fill after all others.
 func export(dir, format string, pages iter.Seq[page]) (err error) {
 	f, err := openFolder(dir, format)
 	if err != nil {
@@ -69,14 +69,14 @@ func export(dir, format string, pages iter.Seq[page]) (err error) {
 type folder struct {
 	root   *os.Root
 	format string
-	// earlier contains the names of the files that the marker file lists. An earlier export wrote these files, or was
-	// stopped before it could write them.
+	// earlier contains the file names in the marker file. An earlier export wrote these files, or was interrupted before
+	// it could write them.
 	earlier map[string]bool
 	// temporaryCount counts the temporary files, so that each gets a different name.
 	temporaryCount atomic.Int64
 }
 
-// openFolder opens a directory, or creates it. Other users may read the directory, because its pages are not secret.
+// openFolder opens or creates a directory. Other users may read the directory, because its pages are not secret.
 func openFolder(dir, format string) (*folder, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("create the folder: %w", err)
@@ -95,8 +95,8 @@ func openFolder(dir, format string) (*folder, error) {
 	return f, nil
 }
 
-// readMarker returns the names of the files that the marker file lists, or nil if the directory is empty. It may return
-// [ErrFolder] or [ErrFormat].
+// readMarker returns the file names in the marker file, or nil if the directory is empty. The error can be [ErrFolder]
+// or [ErrFormat].
 func (f *folder) readMarker() (map[string]bool, error) {
 	text, err := f.root.ReadFile(markerFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -132,8 +132,8 @@ func (f *folder) removeUnfinished() error {
 	return err
 }
 
-// addToMarker adds names of files to the marker file before the export writes the first of these files. If the
-// directory already has one of the files, and the marker file does not list it, addToMarker changes nothing and returns
+// addToMarker adds file names to the marker file. export calls it before it writes these files. If the directory
+// already contains one of the files, and the marker file does not list it, addToMarker changes nothing and returns
 // [ErrFolder].
 func (f *folder) addToMarker(now map[string]bool) error {
 	for name := range now {
@@ -207,7 +207,7 @@ func (f *folder) writeFile(name string, fill func(io.Writer) error) error {
 	return nil
 }
 
-// removeStale removes the files of earlier exports that this export did not write, and directories that are then empty.
+// removeStale removes the files from earlier exports that this export did not write, and directories that become empty.
 func (f *folder) removeStale(now map[string]bool) error {
 	for name := range f.earlier {
 		if now[name] {

@@ -16,7 +16,7 @@ var files embed.FS
 
 var assets = []string{"assets/style.css", "assets/theme.js", "assets/page.js", "assets/search.js", "assets/icon.svg"}
 
-// templates returns the site's templates. It parses them at the first call, because only an export needs them.
+// templates returns the site's templates. It parses them on the first call, because only an export needs them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
 		"line":  func(text string) []run { return runs(text, false) },
@@ -33,15 +33,15 @@ var templates = sync.OnceValue(func() *template.Template {
 type rowList struct {
 	Root string
 	Rows []row
-	// Many is true if the tools may belong to several servers, so that each row names its server.
+	// Many is true if the tools may belong to several servers. In this case, each row contains the name of the tool's
+	// server.
 	Many bool
 }
 
-// indexVersion is the version of the search index. The script of the site checks that the index has this version.
+// indexVersion is the version of the search index. The site's script checks this version.
 const indexVersion = "1"
 
-// steps returns one element for each step of a scale. The elements of the steps that are reached come first and are
-// true.
+// steps returns one element for each step of a scale. The elements of the reached steps come first and are true.
 func steps(reached, all int) []bool {
 	out := make([]bool, all)
 	for i := range out {
@@ -52,8 +52,8 @@ func steps(reached, all int) []bool {
 
 // HTML writes the catalog as a static site into a directory. The directory must be missing or empty, or an earlier call
 // to HTML must have written it. The site begins at index.html, works without a web server, and sends no network
-// requests to other sites. If an export fails, it leaves only complete pages. HTML may return [ErrFolder], [ErrFormat]
-// or [ErrTwice].
+// requests to other sites. A failed export leaves only complete pages. The error can be [ErrFolder], [ErrFormat] or
+// [ErrTwice].
 func HTML(dir string, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {
@@ -68,7 +68,7 @@ type site struct{ *sortedCatalog }
 type sheet struct {
 	// Root is the path from the page to the site's root.
 	Root string
-	// Title is the title of the page. The field Here contains the menu entry to which the page belongs.
+	// Title is the title of the page. Here is the menu entry to which the page belongs.
 	Title, Here string
 	Made        string
 	Body        any
@@ -92,7 +92,7 @@ type other struct {
 	Here   bool
 }
 
-// page returns a page that a template renders when the page is written. fill returns the data for the template.
+// page returns a page that a template renders with the data from fill when the page is written.
 func (s *site) page(file, template string, fill func() sheet) page {
 	return page{file, func(w io.Writer) error {
 		sheet := fill()
@@ -102,8 +102,8 @@ func (s *site) page(file, template string, fill func() sheet) page {
 	}}
 }
 
-// pages yields all files of the site. index.html is the last file, so that the index.html of an earlier export still
-// links to complete pages if this export is stopped.
+// pages yields all files of the site. index.html is the last file. Therefore, if an export is interrupted, index.html
+// from an earlier export still links to complete pages.
 func (s *site) pages(yield func(page) bool) {
 	for _, part := range []iter.Seq[page]{s.assets, s.toolPages, s.serverPages, s.categoryPages, s.indexPages} {
 		for p := range part {

@@ -10,13 +10,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// writeIndex writes the search index. The index is a script, because a page that is opened from a disk can't load files
-// of other kinds. It contains only arrays, so that an untrusted name can't be the name of a property:
+// writeIndex writes the search index. The index is a script, because a page that is opened from a disk can't load other
+// kinds of files. It contains only arrays, so that an untrusted name can't become the name of a property:
 //
 // sluiceCatalogue = {version, servers: [[name, stem]], tools: [[server, name, bits, summary, stem]]}
 //
-// The server of a tool is an index into servers. The bits are the category (3 bits), the risk (3 bits) and the marks.
-// The stem is omitted if it equals the name. Hidden characters are replaced with escapes.
+// A tool's server is an index into servers. The bits are the category (3 bits), the risk (3 bits) and the marks. The
+// stem is omitted if it equals the name. Hidden characters are replaced with escapes.
 func (s *site) writeIndex(to io.Writer) error {
 	w := bufio.NewWriter(to)
 	fmt.Fprintf(w, "\"use strict\";\nconst sluiceCatalogue = {version: %s, servers: [\n", indexVersion)

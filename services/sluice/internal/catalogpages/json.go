@@ -14,9 +14,9 @@ import (
 )
 
 // JSON writes the catalog as one JSON document: an object with `made`, `servers` and `tools`. Servers and tools are
-// sorted by name. Names of members are in camel case, enumerations in lower case, digests in hexadecimal, and times in
-// UTC. The definition of a tool has the server's content with different white space. Hidden characters, and characters
-// with a meaning in HTML, are written as JSON escapes. JSON may return [ErrTwice].
+// sorted by name. Member names are in camel case, enumerations in lower case, digests in hexadecimal, and times in UTC.
+// A tool's definition has the server's content with different white space. Hidden characters, and characters with a
+// meaning in HTML, are written as JSON escapes. The error can be [ErrTwice].
 func JSON(w io.Writer, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {
@@ -30,7 +30,7 @@ func JSON(w io.Writer, c Catalogue) error {
 	return nil
 }
 
-// writeDocument writes one server or tool after the other, so that the document is never in memory as a whole.
+// writeDocument writes one server or tool at a time, so that the whole document is never in memory.
 func writeDocument(enc *jsontext.Encoder, in *sortedCatalog) error {
 	d := &document{enc: enc}
 	d.token(jsontext.BeginObject)
@@ -82,8 +82,8 @@ func digests(sums [][]byte) []string {
 	return out
 }
 
-// Rounded returns a confidence or a weight, rounded to two decimal places, because more decimal places would suggest a
-// precision that the number does not have.
+// Rounded returns a confidence or weight rounded to two decimal places. More places would suggest a higher precision
+// than the number has.
 func Rounded(f float64) float64 {
 	return math.Round(100*f) / 100
 }

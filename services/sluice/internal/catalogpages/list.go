@@ -9,8 +9,8 @@ import (
 // perPage is the maximum number of rows on a page. A longer list has several pages.
 const perPage = 500
 
-// marks is a set of marks, which a row shows in addition to category and risk. Bit i stands for markNames[i]. The
-// search index contains these bits.
+// marks is a set of marks, which a row shows in addition to category and risk. Bit i means markNames[i]. The search
+// index contains these bits.
 type marks uint8
 
 const (
@@ -75,7 +75,7 @@ func rowsOf(tools []*tool) []row {
 	return out
 }
 
-// pagesOfRows yields the pages of a list: their numbers, counted from 1, and their rows. There is at least one page.
+// pagesOfRows yields the number and the rows of each page in a list. Numbers start at 1. There is at least one page.
 func pagesOfRows[T any](rows []T) iter.Seq2[int, []T] {
 	return func(yield func(int, []T) bool) {
 		n := 1

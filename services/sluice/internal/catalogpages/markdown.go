@@ -5,9 +5,8 @@ import (
 	"path"
 )
 
-// Markdown writes the catalog as Markdown (CommonMark with GitHub's tables) into a directory. It writes index.md, a
-// file for each server and a file for each tool. The directory must meet the same conditions as for [HTML], and the
-// errors are the same.
+// Markdown writes the catalog as Markdown (CommonMark with GitHub's tables) into a directory. It writes index.md, and
+// one file for each server and each tool. The conditions for the directory and the errors are the same as for [HTML].
 func Markdown(dir string, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {

@@ -14,10 +14,10 @@ type markdown struct {
 	err error // the first error
 }
 
-// rawMarkdown is a string that is already Markdown, so that it is not escaped.
+// rawMarkdown is a string that is already Markdown, and is not escaped.
 type rawMarkdown string
 
-// These are the types of arguments that markdown writes in different ways.
+// These are types of arguments that are written in different ways.
 type (
 	// text is a string that the page shows unchanged.
 	text string
@@ -138,9 +138,9 @@ func oneLine(said string) string {
 	return strings.Join(strings.Fields(shownLines(said)), " ")
 }
 
-// special replaces characters with a special meaning in Markdown, in HTML or in a table. It also replaces the
-// beginnings of strings that some Markdown renderers turn into a link. Its output contains no HTML tag, so that it is
-// also safe in a renderer that ignores backslash escapes.
+// special replaces characters with a special meaning in Markdown, HTML or tables. It also replaces the beginnings of
+// strings that some Markdown renderers turn into links. Its output contains no HTML tags, so it is safe even if a
+// renderer ignores backslash escapes.
 var special = func() *strings.Replacer {
 	pairs := []string{"&", "&amp;", "<", "&lt;", ">", "&gt;", "|", "&#124;", "`", "&#96;", "@", "&#64;", "://", "&#58;//", "www.", "www&#46;"}
 	for _, char := range `\*_{}[]~$` {
@@ -149,10 +149,10 @@ var special = func() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }()
 
-// begins matches the strings that have a meaning at the beginning of a line, such as the marks of headings and lists.
+// begins matches strings with a meaning at the beginning of a line, such as the marks of headings and lists.
 var begins = regexp.MustCompile(`^(?:[#+=-]|[0-9]+[.)](?: |$))`)
 
-// escapeMarkdown escapes a string, so that Markdown shows it unchanged.
+// escapeMarkdown escapes a string so that Markdown shows it unchanged.
 func escapeMarkdown(said string) string {
 	out := special.Replace(said)
 	if sign := strings.TrimSuffix(begins.FindString(out), " "); sign != "" {
@@ -162,8 +162,8 @@ func escapeMarkdown(said string) string {
 	return out
 }
 
-// codeSpan returns a string as code, on one line. If the string has characters that must be escaped, codeSpan returns a
-// code element of HTML, because a code span of Markdown has no escapes.
+// codeSpan returns a string as code, on one line. If some characters must be escaped, codeSpan returns an HTML code
+// element, because code spans in Markdown have no escapes.
 func codeSpan(said string) rawMarkdown {
 	said = oneLine(said)
 	if said == "" {

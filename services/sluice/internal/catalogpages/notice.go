@@ -54,7 +54,7 @@ func toolStopped(t *tool) *notice {
 	return &notice{"stop", "This tool is stopped", []prose{say("It can't be called with any definition."), stoppedBy(t.GetQuarantinedBy(), t.GetQuarantineReason())}}
 }
 
-// stoppedBy returns a sentence with the principal that stopped a tool or a server, and the reason.
+// stoppedBy returns a sentence that says who stopped a tool or a server, and why.
 func stoppedBy(who, why string) prose {
 	out := say("The catalogue stopped it")
 	if who != "" {
@@ -79,8 +79,8 @@ func notAccepted(t *tool) *notice {
 	}
 }
 
-// otherWaits returns a notice if a tool can't be called because one of its older definitions waits for a person to
-// accept it. Otherwise it returns nil.
+// otherWaits returns a notice if a tool can't be called because an older definition waits for approval by a person.
+// Otherwise it returns nil.
 func otherWaits(t *tool) *notice {
 	if !t.GetStopped() || pinOf(t.GetPin()).Slug == "waiting" {
 		return nil
@@ -103,7 +103,7 @@ func looksAlike(t *tool) *notice {
 	return &notice{"care", "Its name looks like another tool's", []prose{say("Compare it letter by letter with ", others, ".")}}
 }
 
-// deceives returns the notice about a definition that instructs the model or has hidden text.
+// deceives returns the notice about a definition that instructs the model or contains hidden text.
 func deceives(t *tool) *notice {
 	tags := t.GetClassification().GetTags()
 	n := notice{Level: "stop", Title: "This definition is not what it seems"}
@@ -138,7 +138,7 @@ func isUnsure(t *tool) *notice {
 	}}
 }
 
-// overridden returns the notice about an override. The notice names the override's author and the catalog's own
+// overridden returns the notice about an override. The notice contains the override's author and the catalog's own
 // classification.
 func overridden(t *tool) *notice {
 	o := t.GetOverride()

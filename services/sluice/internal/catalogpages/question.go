@@ -14,7 +14,7 @@ type question struct {
 	Slug   string
 	Title  prose
 	Answer []prose
-	// Rule is a policy document that belongs to the answer, in YAML. It may be empty.
+	// Rule is a YAML policy document for the answer. It may be empty.
 	Rule string
 }
 
@@ -80,7 +80,7 @@ func riskName(r policyv1.Risk) string {
 	return "unknown risk"
 }
 
-// withRule adds a sentence to the answer of a question that has no rule. The sentence says why there is no rule.
+// withRule adds a sentence to the answer of a question without a rule. The sentence says why there is no rule.
 func withRule(q question) question {
 	if q.Rule == "" {
 		q.Answer = append(q.Answer, say("A policy document can't name this tool, because a name under ", code("tools"), " has 1 to 128 letters, digits and ", code("_ . / -"),
@@ -89,8 +89,8 @@ func withRule(q question) question {
 	return q
 }
 
-// raisedOf returns the reason why the risk of a tool is higher than usual for its category. It returns nil if the risk
-// is not higher.
+// raisedOf returns the reason why a tool's risk is higher than usual for its category, or nil if the risk is not
+// higher.
 func raisedOf(t *tool) prose {
 	c := t.GetClassification()
 	of := categoryOf(c.GetCategory())

@@ -16,7 +16,7 @@ type share struct {
 	From, Width string
 }
 
-// sharesOf returns how many of the tools belong to each category. It omits categories without a tool.
+// sharesOf returns the number of tools in each category. It omits categories without tools.
 func sharesOf(tools iter.Seq[*tool]) []share {
 	var counts [len(categories)]int
 	total := 0
@@ -44,20 +44,20 @@ func slugs() []string {
 	return out
 }
 
-// Shares returns how many of the server's tools belong to each category.
+// Shares returns the number of the server's tools in each category.
 func (s *server) Shares() []share { return sharesOf(slices.Values(s.tools)) }
 
 // Stem returns the file name of the server's page, without extension.
 func (s *server) Stem() string { return s.stem }
 
-// Count returns the number of tools of the server that have a page.
+// Count returns the number of the server's tools that have a page.
 func (s *server) Count() int { return len(s.tools) }
 
-// LastListed returns the time at which the server last listed its tools, or "" if the time is not known.
+// LastListed returns the time when the server last listed its tools, or "" if the time is not known.
 func (s *server) LastListed() string { return moment(s.GetListed()) }
 
-// WaitingHex returns, in hexadecimal, the combined digest of those definitions of the server's tools that wait for a
-// person to accept them.
+// WaitingHex returns the hexadecimal digest of all definitions of the server's tools that wait for a person to accept
+// them.
 func (s *server) WaitingHex() string { return digest(s.GetWaitingDigest()) }
 
 // Gateway returns the URL path at which a gateway offers the server.

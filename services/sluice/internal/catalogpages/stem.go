@@ -14,13 +14,13 @@ var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 // reserved matches the names of devices on Windows, which are reserved with any extension.
 var reserved = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
 
-// maxSlug limits how many characters the readable part of a file name has, if the name itself can't be a file name.
+// maxSlug is the maximum number of characters in the readable part of a file name.
 const maxSlug = 40
 
 // stem returns a file name, without extension, for the page of a server or a tool. A stem has 1 to 100 lower-case
-// letters, digits and `_ . - ~`. It depends only on the name, so that links stay valid across exports. Different names
-// have different stems. If a name can't be a file name, its stem consists of a readable part and the first half of the
-// SHA-256 of the name.
+// letters, digits and `_ . - ~`. It depends only on the name, so links remain valid across exports. Different names
+// have different stems. The stem of a name that can't be a file name consists of a readable part and the first half of
+// the name's SHA-256 digest.
 func stem(name string) string {
 	if plainName.MatchString(name) && !reserved.MatchString(name) {
 		return name
@@ -29,8 +29,8 @@ func stem(name string) string {
 	return slug(name) + "~" + hex.EncodeToString(sum[:len(sum)/2])
 }
 
-// slug returns the readable part of the stem of a name. It consists of the lower-case letters and digits of the name,
-// with hyphens for other characters, and has at most maxSlug characters.
+// slug returns the readable part of a name's stem. It consists of the name's lower-case letters and digits, with
+// hyphens for other characters, and has at most maxSlug characters.
 func slug(name string) string {
 	var out strings.Builder
 	for _, r := range strings.ToLower(name) {

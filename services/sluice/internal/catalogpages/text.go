@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// run is a part of a string. If Hidden is true, Text contains escapes of characters that are invisible or that change
+// run is a part of a string. If Hidden is true, Text contains escapes for characters that are invisible or that change
 // the display of other characters.
 type run struct {
 	Text   string
@@ -41,7 +41,7 @@ func runs(text string, lines bool) []run {
 	return out
 }
 
-// escaped returns the escape of the first character of a string, and the character's length in bytes. If broken is
+// escaped returns the escape for the first character of a string, and the character's length in bytes. If broken is
 // true, the string begins with an invalid byte, which is escaped instead.
 func escaped(text string, r rune, broken bool) (string, int) {
 	if broken {
@@ -50,7 +50,7 @@ func escaped(text string, r rune, broken bool) (string, int) {
 	return safetext.Escape(string(r)), utf8.RuneLen(r)
 }
 
-// hides reports whether a character is shown as an escape. This may depend on the character before it.
+// hides reports whether a character is shown as an escape. This can depend on the preceding character.
 func hides(r, before rune, lines bool) bool {
 	switch {
 	case r == '\n':
@@ -62,7 +62,7 @@ func hides(r, before rune, lines bool) bool {
 	}
 }
 
-// hide appends an escape to the last run if that run contains escapes, and otherwise adds a run with the escape.
+// hide appends an escape to the last run if this run contains escapes. Otherwise it adds a new run.
 func hide(out []run, escape string) []run {
 	if n := len(out); n > 0 && out[n-1].Hidden {
 		out[n-1].Text += escape
@@ -85,22 +85,21 @@ func joined(parts []run) string {
 	return out.String()
 }
 
-// cut returns the beginning of a string, which has at most the given number of characters. It also reports whether the
-// string is longer.
-func cut(text string, most int) (string, bool) {
+// cut returns at most limit characters from the beginning of a string. It also reports whether the string is longer.
+func cut(text string, limit int) (string, bool) {
 	for at := range text {
-		if most == 0 {
+		if limit == 0 {
 			return text[:at], true
 		}
-		most--
+		limit--
 	}
 	return text, false
 }
 
-// short returns a string unchanged if it has at most the given number of characters. Otherwise short truncates the
-// string, at the end of a word if possible, and appends an ellipsis.
-func short(text string, most int) string {
-	begin, more := cut(text, most)
+// short shortens a string to limit characters, at the end of a word if possible, and appends an ellipsis. It returns a
+// string of at most limit characters unchanged.
+func short(text string, limit int) string {
+	begin, more := cut(text, limit)
 	if !more {
 		return text
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// sure is the minimum confidence of a classification that the evidence supports. If the confidence is lower, the
+// sure is the minimum confidence of a classification that the evidence supports. With a lower confidence, the
 // classification is the strictest of several possible classifications.
 const sure = 0.5
 
@@ -30,7 +30,7 @@ const (
 type view struct {
 	*tool
 
-	// Lede is the description, and Rest is the part of it that does not fit at the top of the page.
+	// Lede is the description at the top of the page. Rest is the part of the description that does not fit there.
 	Lede, Rest string
 	Category   *category
 	Risk       *risk
@@ -47,7 +47,7 @@ type view struct {
 	Questions  []question
 	History    []definition
 	Definition string
-	// Cut is true if Definition is only the beginning of the definition.
+	// Cut is true if the definition is longer than Definition.
 	Cut bool
 }
 
@@ -84,7 +84,7 @@ func (t *tool) Title() string {
 // ServerStem returns the file name of the page of the tool's server, without extension.
 func (t *tool) ServerStem() string { return t.server.stem }
 
-// LastListed returns the time at which the tool was last listed, or "" if the time is not known.
+// LastListed returns the time when the tool was last listed, or "" if the time is not known.
 func (t *tool) LastListed() string { return moment(t.GetListed()) }
 
 // Stem returns the file name of the tool's page in the directory of its server, without extension.
@@ -95,8 +95,8 @@ func unsure(c *policyv1.Classification) bool { return c.GetConfidence() < sure }
 
 func percent(confidence float64) int { return int(100*min(max(confidence, 0), 1) + 0.5) }
 
-// sureness describes a confidence. It has two decimal places, because more would suggest a precision that the
-// confidence does not have.
+// sureness describes a confidence with two decimal places. More places would suggest a higher precision than the
+// confidence has.
 func sureness(c *policyv1.Classification) string {
 	word := "sure"
 	if unsure(c) {
@@ -111,7 +111,7 @@ type pin struct {
 	Callable bool
 }
 
-// pinOf returns the description of a pin state. A state that this version does not know permits no calls.
+// pinOf returns the description of a pin state. If this version does not know the state, calls are not permitted.
 func pinOf(s policyv1.PinState) *pin {
 	switch slug := enum.Name(s); slug {
 	case "off":
@@ -127,7 +127,7 @@ func pinOf(s policyv1.PinState) *pin {
 	}
 }
 
-// evidence is a quote from a definition, and what the quote implies about the tool.
+// evidence is a quote from a definition, and the conclusion from this quote.
 type evidence struct {
 	Quote, Meaning string
 	// Place describes the location of the quote. Pointer is the JSON Pointer of the string that contains the quote, and
@@ -182,12 +182,11 @@ type definition struct {
 	Digest      string
 	Pin         *pin
 	First, Last string
-	// Settled describes the decision on the definition: the principal, the time and the reason. It is nil if there
-	// is no decision.
+	// Settled describes who made the decision on the definition, when, and why. It is nil if there is no decision.
 	Settled prose
-	// Reason is the catalog's reason for the pin state of a definition without a decision. It may be empty.
+	// Reason is the catalog's reason for the pin state if there is no decision. It may be empty.
 	Reason string
-	// Now is true if the server lists this definition now. Newest is true if the page shows this definition.
+	// Now is true if the server currently lists this definition. Newest is true if the page shows this definition.
 	Now, Newest bool
 	Versions    string
 	// SeenBy is the principal to whom the server first listed the definition. It is empty if the server listed it to
@@ -207,8 +206,7 @@ func historyOf(t *tool) []definition {
 	return out
 }
 
-// settledOf describes the decision on a definition: the principal, the time and the reason. It returns nil if there
-// is no decision.
+// settledOf describes who made the decision on a definition, when, and why. It returns nil if there is no decision.
 func settledOf(d *policyv1.SeenDefinition) prose {
 	var out prose
 	switch {

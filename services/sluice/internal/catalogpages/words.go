@@ -10,16 +10,15 @@ type category struct {
 	Slug string
 	// Label is the name of the category on pages.
 	Label string
-	// Meaning describes the tools that belong to the category.
+	// Meaning describes the tools in the category.
 	Meaning string
-	// Usual is the risk of a tool of this category if nothing else is known about the tool.
+	// Usual is the risk of tools in this category if nothing else is known about them.
 	Usual policyv1.Risk
 	// Means completes the sentence "which means that it …".
 	Means string
-	// Advice is a sentence that recommends a rule for tools of this category.
+	// Advice is a sentence that recommends a rule for tools in this category.
 	Advice string
-	// Why is the reason why a tool of this category needs a policy. It is used if the catalog has no explanation for
-	// the tool.
+	// Why is the reason why tools in this category need a policy. It is used if the catalog has no explanation for a tool.
 	Why  string
 	does func(tool, server name) prose
 }
@@ -96,7 +95,7 @@ type risk struct {
 	Slug, Label string
 	// Steps is the position of the risk on a scale of four.
 	Steps int
-	// Advice is a sentence that recommends a rule for tools of this risk.
+	// Advice is a sentence that recommends a rule for tools with this risk.
 	Advice string
 }
 
@@ -108,7 +107,7 @@ var risks = [...]risk{
 	policyv1.Risk_RISK_CRITICAL:    {"critical", "Critical", 4, "Require a person to approve each call to a tool of critical risk."},
 }
 
-// categoryOf returns the description of a category. A number that this version does not know counts as not classified.
+// categoryOf returns the description of a category. Unknown numbers mean "Not classified".
 func categoryOf(c mcpv1.Category) *category {
 	if c < 0 || int(c) >= len(categories) {
 		c = mcpv1.Category_CATEGORY_UNSPECIFIED
@@ -116,7 +115,7 @@ func categoryOf(c mcpv1.Category) *category {
 	return &categories[c]
 }
 
-// riskOf returns the description of a risk. A number that this version does not know counts as not classified.
+// riskOf returns the description of a risk. Unknown numbers mean "Not classified".
 func riskOf(r policyv1.Risk) *risk {
 	if r < 0 || int(r) >= len(risks) {
 		r = policyv1.Risk_RISK_UNSPECIFIED
@@ -134,7 +133,7 @@ type degree struct {
 	Steps int
 }
 
-// degreeOf describes a property of a tool. A property that was not judged has the highest position on the scale.
+// degreeOf describes a property of a tool. A property that was not judged is at the highest position on the scale.
 func degreeOf(what, about string, a policyv1.Axis) degree {
 	d := degree{Name: what, About: about, Level: "not judged", Slug: "unknown", Steps: 3}
 	switch a {

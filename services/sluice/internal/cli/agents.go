@@ -33,7 +33,7 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
-// withAgents calls the given function with a client of the wasmagent service and a context that has the given timeout.
+// withAgents calls do with a client for the wasmagent service and a context with the given timeout.
 func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -81,7 +81,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 			if c.Flags().Changed("max-turns") {
 				req.MaxTurns = &turns
 			}
-			// The timeout is long because the first agent of a guest can be created only after the guest is compiled.
+			// The timeout is long because a guest is compiled before its first agent is created.
 			return t.withAgents(c.Context(), time.Minute, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.CreateAgent(ctx, req)
 				if err != nil {
@@ -104,8 +104,8 @@ func (t *tool) agentsCreate() *cobra.Command {
 	return c
 }
 
-// manifestOf returns the manifest of an agent that may call the given tools. If there are no tools, it returns nil.
-// With a nil manifest, an agent may access only its own files.
+// manifestOf returns the manifest for an agent that may call the given tools. If there are no tools, it returns nil,
+// which means that the agent may access only its own files.
 func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 	if len(tools) == 0 {
 		return nil, nil //nolint:nilnil // nil is a valid manifest
@@ -142,7 +142,7 @@ func (t *tool) agentsPrompt() *cobra.Command {
 	}
 }
 
-// promptAgent prints the progress of a prompt on standard error, and its answer on standard output.
+// promptAgent prints the progress of a prompt on standard error, and the answer on standard output.
 func (t *tool) promptAgent(ctx context.Context, client wasmagentv1.AgentServiceClient, req *wasmagentv1.PromptAgentRequest) error {
 	stream, err := client.PromptAgent(ctx, req)
 	if err != nil {
@@ -243,7 +243,7 @@ func (t *tool) agentsList() *cobra.Command {
 	return c
 }
 
-// allAgents returns the agents on all pages of the list. If ended is true, the list includes agents that have ended.
+// allAgents returns the agents on all pages of the list. If ended is true, the list includes ended agents.
 func allAgents(ctx context.Context, client wasmagentv1.AgentServiceClient, ended bool) (out []*wasmagentv1.Agent, _ error) {
 	req := &wasmagentv1.ListAgentsRequest{PageSize: maxPage}
 	if ended {
@@ -332,8 +332,7 @@ func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagen
 		t.printf("todo  %-11s %s", enum.Name(todo.GetStatus()), todo.GetContent())
 	}
 	for _, m := range state.GetState().GetMessages() {
-		// All lines of a message except the first are indented, so that they can't be mistaken for lines of this
-		// command.
+		// All lines of a message except the first are indented, so that they can't be mistaken for output of this command.
 		text := strings.ReplaceAll(safetext.Lines(m.GetContent()), "\n", "\n  ")
 		if _, err := fmt.Fprintf(t.out, "\n%s:\n  %s\n", enum.Name(m.GetRole()), text); err != nil {
 			return err

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// minDigest is the minimum number of hexadecimal digits of a digest that a person must give.
+// minDigest is the minimum number of hexadecimal digits in a digest that a person enters.
 const minDigest = 8
 
 func (t *tool) agentsAccept() *cobra.Command {
@@ -44,7 +44,7 @@ A template with the same name and other content is quarantined.`,
 	return c
 }
 
-// acceptTemplate shows a template, asks the person for confirmation, and accepts the digest of the shown template.
+// acceptTemplate shows a template, asks the person for confirmation, and accepts the digest of this template.
 func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GalleryServiceClient, id, digest string) error {
 	if digest != "" && len(digest) < minDigest {
 		return usageError{fmt.Errorf("--digest needs at least %d digits of the digest", minDigest)}

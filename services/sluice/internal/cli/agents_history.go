@@ -25,7 +25,8 @@ const (
 	proofTime = 10 * time.Minute
 	// followTime is how long one request waits for more events.
 	followTime = 20 * time.Second
-	// maxArchive is the maximum size of an archive, and maxPart is the maximum size of one part. Both are in bytes.
+	// maxArchive is the maximum size of an archive, and maxPart is the maximum size of one of its parts. Both are in
+	// bytes.
 	maxArchive = 64 << 20
 	maxPart    = 1 << 20
 )

@@ -37,7 +37,7 @@ func (t *tool) agentsMigrate() *cobra.Command {
 	return c
 }
 
-// migrate migrates agents. If one migration fails, it continues with the other agents.
+// migrate migrates agents. It continues with the other agents if one migration fails.
 func (t *tool) migrate(ctx context.Context, client wasmagentv1.AgentServiceClient, ids []string) error {
 	failed := 0
 	for _, id := range ids {

@@ -52,7 +52,7 @@ func approvalCells(a *approvalv1.Approval) []string {
 }
 
 // approvalNote returns the content of the column NOTE, which says how the call was approved or what the grant allows.
-// It returns "-" if there is nothing to say.
+// It returns "-" if there is no note.
 func approvalNote(a *approvalv1.Approval) string {
 	confirmed := func(v *approvalv1.Vote) bool {
 		return v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION && v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == ""
@@ -79,8 +79,8 @@ func timeOfDay(t *timestamppb.Timestamp) string {
 	return t.AsTime().Local().Format(time.TimeOnly)
 }
 
-// shownApproval is an approval with its complete view, which the service returns in parts. The field params contains
-// the parameters of the call, joined from all parts, and digest is the digest of the view.
+// shownApproval is an approval with its complete view, which the service returns in parts. params contains the
+// parameters of the call, joined from all parts. digest is the digest of the view.
 type shownApproval struct {
 	resp   *approvalv1.GetApprovalResponse
 	params strings.Builder
@@ -137,8 +137,8 @@ func (s *shownApproval) print(w io.Writer) {
 	}
 }
 
-// moveReason returns the reason for a state transition, followed by the comment of the vote that caused it. If the
-// reason already contains the comment, as after a denial, the comment is omitted.
+// moveReason returns the reason for a state transition, followed by the comment in the vote that caused it. It omits
+// the comment if the reason already contains it, as after a denial.
 func moveReason(m *approvalv1.Move) string {
 	reason, comment := m.GetReason(), m.GetVote().GetComment()
 	if comment == "" || strings.Contains(reason, comment) {
@@ -147,7 +147,7 @@ func moveReason(m *approvalv1.Move) string {
 	return reason + ": " + comment
 }
 
-// jsonOutput returns the approval for the JSON output. The view and the history are encoded as in sluice.approval.v1.
+// jsonOutput returns the approval for the JSON output. View and history are encoded as in sluice.approval.v1.
 func (s *shownApproval) jsonOutput() any {
 	out := struct {
 		safetext.Approval
@@ -168,13 +168,13 @@ func (s *shownApproval) jsonOutput() any {
 func protoJSON(m proto.Message) jsontext.Value {
 	raw, err := protojson.Marshal(m)
 	if err != nil {
-		return jsontext.Value("null") // can't happen, because a message that was received can be encoded
+		return jsontext.Value("null") // can't happen, because a received message can always be encoded
 	}
 	return raw
 }
 
-// isUnavailable reports whether a stream ended with err because its service is unavailable. This includes a stream that
-// ended without an error.
+// isUnavailable reports whether a stream with the final error err ended because its service is unavailable. A stream
+// without an error counts too.
 func isUnavailable(err error) bool {
 	code := status.Code(err)
 	return err == nil || code == codes.Unavailable || code == codes.DeadlineExceeded

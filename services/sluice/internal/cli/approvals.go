@@ -30,7 +30,7 @@ func (t *tool) approvalClient() (approvalv1.ApprovalServiceClient, func(), error
 	return approvalv1.NewApprovalServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// filterFlags adds the flags that select approvals. The text forMe is the help text of --for-me.
+// filterFlags adds the flags that select approvals. The parameter forMe is the help text of --for-me.
 func (t *tool) filterFlags(c *cobra.Command, f *approvalv1.ApprovalFilter, forMe string) {
 	c.Flags().StringVar(&f.Server, "server", "", "only this server")
 	c.Flags().StringVar(&f.Name, "tool", "", "only this tool")

@@ -65,10 +65,10 @@ approval has ended.`,
 	return c
 }
 
-// approvalAction is an action on an approval. The command shows the approval before it performs the action.
+// approvalAction is an action on an approval. The command shows the approval before the action.
 type approvalAction struct {
 	question string
-	// refuses is true if the action only prevents calls. Without a terminal, such an action needs no --yes.
+	// refuses is true if the action only prevents calls. Such an action needs no --yes without a terminal.
 	refuses bool
 	// do performs the action and returns a sentence about its result.
 	do func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
@@ -116,7 +116,7 @@ func (t *tool) runApprovalAction(ctx context.Context, id string, assumeYes bool,
 	return t.actOn(ctx, client, id, assumeYes, end)
 }
 
-// actOn shows an approval, asks the person for confirmation, and performs an action on the approval.
+// actOn shows an approval, asks the person for confirmation, and performs the action.
 func (t *tool) actOn(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool, end approvalAction) error {
 	seen, err := t.showApproval(ctx, client, id, assumeYes)
 	if err != nil {
@@ -138,13 +138,13 @@ func (t *tool) actOn(ctx context.Context, client approvalv1.ApprovalServiceClien
 	return err
 }
 
-// completeApproval completes the identifiers of approvals in these states, or in all states if no states are given.
+// completeApproval completes the ids of approvals in the given states, or in all states if no states are given.
 func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(given) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		_ = t.checkFlags(c, nil) // errors in flags are ignored, so that the completion still works
+		_ = t.checkFlags(c, nil) // errors in flags are ignored, so that completion still works
 		client, done, err := t.approvalClient()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

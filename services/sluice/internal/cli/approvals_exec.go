@@ -20,15 +20,15 @@ import (
 type approvalCommand struct {
 	*tool
 	commands *notices.Commands
-	// open maps the ids of approvals to those approvals that have not ended.
+	// open contains the approvals that have not ended, by id.
 	open map[string]*openApproval
-	// waiting contains the ids of pending approvals for which the command has not been queued yet, oldest first. The
-	// field reported is the number of waiting approvals that the last message named.
+	// waiting contains the ids of pending approvals for which the command has not been queued yet, oldest first. reported
+	// is the number of waiting approvals in the last message about them.
 	waiting  []string
 	reported int
 }
 
-// openApproval is an approval that has not ended. The field told is true if a run of the command was queued for it.
+// openApproval is an approval that has not ended. told is true if a run of the command was queued for it.
 type openApproval struct {
 	*approvalv1.Approval
 
@@ -39,7 +39,7 @@ func (a *openApproval) pending() bool {
 	return a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 }
 
-// approvalInput is the JSON document that the command gets on its standard input.
+// approvalInput is the JSON document on the command's standard input.
 type approvalInput struct {
 	safetext.Approval
 	Category string   `json:"category,omitzero"`
@@ -67,13 +67,13 @@ func (t *tool) startApprovalCommand(ctx context.Context, argv []string) (_ *appr
 
 var safeApprovalID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// moved is called with an approval that has changed, or with nil for a heartbeat. If the approval is pending and the
-// command was not run for it before, moved queues the command. It also queues the command for earlier approvals that
+// moved handles an approval that has changed, or a heartbeat, for which the approval is nil. If the approval is pending
+// and the command has not run for it, moved queues the command. It also queues the command for earlier approvals that
 // had to wait because the queue was full.
 func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) {
 	if id := a.GetId(); safeApprovalID.MatchString(id) {
 		switch known := e.open[id]; {
-		case a.GetEnded() != nil: // its state does not change any more
+		case a.GetEnded() != nil: // its state can't change any more
 			delete(e.open, id)
 		case known != nil:
 			known.Approval = a
@@ -87,8 +87,8 @@ func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalS
 	e.runWaiting(ctx, client)
 }
 
-// runWaiting queues the command for waiting approvals until the queue is full. If approvals are still waiting then, it
-// prints their number.
+// runWaiting queues the command for waiting approvals until the queue is full. If approvals are still waiting
+// afterwards, it prints their number.
 func (e *approvalCommand) runWaiting(ctx context.Context, client approvalv1.ApprovalServiceClient) {
 	e.waiting = slices.DeleteFunc(e.waiting, func(id string) bool { return e.open[id] == nil || !e.open[id].pending() })
 	for len(e.waiting) > 0 && !e.commands.Full() {
@@ -128,8 +128,8 @@ func (e *approvalCommand) pending() (n int) {
 	return n
 }
 
-// classOf returns the classification of the tool that an approval is about. It returns nil if the classification is
-// unknown or can't be read.
+// classOf returns the classification of the tool in an approval. It returns nil if the classification is unknown or
+// can't be read.
 func (e *approvalCommand) classOf(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) *policyv1.Classification {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

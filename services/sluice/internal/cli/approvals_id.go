@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// minIDPrefix is the minimum number of characters of an identifier that a person must type.
+	// minIDPrefix is the minimum number of characters of an id that a person enters.
 	minIDPrefix = 8
 	idPageSize  = 1000
 )
 
 func (t *tool) listApprovalsCommand() string { return t.command("approvals list --all") }
 
-// resolveApprovalID returns the identifier of the only approval whose identifier begins with the text given by a
-// person.
+// resolveApprovalID returns the id of the only approval whose id begins with the text that a person has entered.
 func (t *tool) resolveApprovalID(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (string, error) {
 	switch _, err := uuid.Parse(given); {
 	case err == nil:
@@ -36,7 +35,7 @@ func (t *tool) resolveApprovalID(ctx context.Context, client approvalv1.Approval
 	return t.onlyID(found, given)
 }
 
-// onlyID returns the only one of the identifiers that were found. It returns an error if there are none or several.
+// onlyID returns the only element of found. It returns an error if there are none or several.
 func (t *tool) onlyID(found []string, given string) (string, error) {
 	switch len(found) {
 	case 0:
@@ -48,8 +47,7 @@ func (t *tool) onlyID(found []string, given string) (string, error) {
 	}
 }
 
-// idsWithPrefix returns the identifiers that begin with the given text. It searches all approvals that the person may
-// see.
+// idsWithPrefix returns the ids that begin with the given text. It searches all approvals that the person may see.
 func (t *tool) idsWithPrefix(ctx context.Context, client approvalv1.ApprovalServiceClient, text string) (found []string, err error) {
 	req := &approvalv1.ListApprovalsRequest{PageSize: idPageSize}
 	for {

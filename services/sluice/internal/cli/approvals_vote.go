@@ -17,11 +17,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// errNotConfirmed means that nothing was decided, for example because the person's answer is not yes.
+// errNotConfirmed means that nothing was decided, for example because the person did not answer yes.
 var errNotConfirmed = errors.New("nothing was decided")
 
-// errNoTerminal is the error of a command that must ask the person for confirmation, but has no terminal and was run
-// without --yes.
+// errNoTerminal is the error if a command must ask the person for confirmation, but has no terminal and was run without
+// --yes.
 var errNoTerminal = errors.New("there is no terminal to ask you at: add --yes to agree in advance")
 
 // These are the help texts of --yes. Without a terminal, commands that let calls run need --yes.
@@ -100,7 +100,7 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 }
 
 // voteSummary returns the sentences that are printed after a vote. They say whether the person had already cast the
-// same vote, how many more people must approve the call, and before which time an approved call can run.
+// same vote, how many more people must approve the call, and how long an approved call can run.
 func voteSummary(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); hasVote(before, mine) {
@@ -135,8 +135,8 @@ func verdictName(v approvalv1.Verdict) string {
 	return "denied"
 }
 
-// showApproval reads and prints an approval before the person decides on it. If the output is JSON and the person will
-// be asked, showApproval prints the approval in readable form on standard error.
+// showApproval reads and prints an approval before the person decides on it. If the output is JSON and the command will
+// ask the person, showApproval prints the approval in readable form on standard error.
 func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool) (*shownApproval, error) {
 	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
@@ -157,8 +157,8 @@ func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServi
 func isInteractive(assumeYes bool) bool { return !assumeYes && term.IsTerminal(int(os.Stdin.Fd())) }
 
 // confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or if assumeYes is true.
-// If there is no terminal, it returns an error, because an agent with a shell could otherwise answer for the person by
-// redirecting standard input.
+// It returns an error if there is no terminal. Otherwise an agent with a shell could redirect standard input and answer
+// for the person.
 func (t *tool) confirm(ctx context.Context, assumeYes bool, question string) error {
 	if assumeYes {
 		return nil

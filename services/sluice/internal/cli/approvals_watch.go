@@ -62,9 +62,9 @@ type watch struct {
 	conn   *grpc.ClientConn
 	filter *approvalv1.ApprovalFilter
 	cursor string
-	// command runs a program for approvals. It is nil without --exec.
+	// command runs a program for each approval. It is nil without --exec.
 	command *approvalCommand
-	// away is true after w has printed that the mesh is unavailable, until w prints that it is available again.
+	// away is true while the mesh is unavailable, after w has printed this.
 	away bool
 	// headed is true if the header row of the table was printed.
 	headed bool
@@ -72,7 +72,7 @@ type watch struct {
 
 const reconnectPause = time.Second
 
-// connect connects to the mesh, whose address may have changed since the last connection.
+// connect connects to the mesh. The mesh's address may have changed since the last connection.
 func (w *watch) connect() error {
 	f, err := w.load()
 	if err != nil {
@@ -117,9 +117,9 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// reconnect waits, and then connects again. It repeats this until the connection succeeds. If ctx is done first, it
-// returns false. It does not reuse the old connection, because another program may have got the port of a mesh that has
-// exited, and that program must not get the token.
+// reconnect waits and then connects again, until it succeeds. It returns false if ctx is done first. It does not reuse
+// the old connection. If the mesh has exited, another program may use its port, and this program must not get the
+// token.
 func (w *watch) reconnect(ctx context.Context) bool {
 	for {
 		select {
@@ -158,8 +158,8 @@ func (w *watch) follow(ctx context.Context, client approvalv1.ApprovalServiceCli
 	}
 }
 
-// print prints the state of an approval. The first call also prints the header row of the table. For a heartbeat, a is
-// nil and print prints no state.
+// print prints the state of an approval. The first call also prints the header row of the table. A heartbeat has no
+// approval: a is nil, and print prints no state.
 func (w *watch) print(a *approvalv1.Approval) error {
 	if w.json() {
 		if a == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// shellRun is the run id that every `sluice call` sends, so that the calls of a shell loop share the limits of one
+// shellRun is the run id for all calls by `sluice call`, so that the calls in a shell loop share the limits of one
 // session.
 const shellRun = "sluice-cli"
 
@@ -46,8 +46,8 @@ the call is refused or the tool reports an error.`,
 	return c
 }
 
-// callArguments returns the arguments of a call as a JSON object. The arguments are either the pairs from --arg or the
-// raw value of --args.
+// callArguments returns the arguments of a call as a JSON object. They come from the pairs in --arg or from the value
+// of --args.
 func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	if raw != "" && len(pairs) > 0 {
 		return nil, usageError{errors.New("--arg and --args can't be used together: use one of them")}
@@ -81,7 +81,7 @@ func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	return json.Marshal(members, json.Deterministic(true))
 }
 
-// jsonObject parses the JSON object in a flag's value. If the JSON is invalid, the error contains the position.
+// jsonObject parses a JSON object in a flag's value. The error for invalid JSON contains the position.
 func jsonObject(flag, raw string) (jsontext.Value, error) {
 	var value jsontext.Value
 	if err := json.Unmarshal([]byte(raw), &value); err != nil {
@@ -178,7 +178,7 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) 
 }
 
 // endpointURL returns the MCP URL of a server, or of all servers if the name is empty. The URL begins with SLUICE_URL
-// if that variable is set, and otherwise with the address in the configuration.
+// if it is set, and otherwise with the address in the configuration.
 func (t *tool) endpointURL(f *config.File, server string) string {
 	if base, ok := app.Env("SLUICE_URL"); ok && base != "" {
 		return strings.TrimSuffix(base, "/") + mcpPath(server)

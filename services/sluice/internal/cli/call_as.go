@@ -22,8 +22,8 @@ func (t *tool) asFlag(c *cobra.Command) {
 	})
 }
 
-// errTokenConfigured returns the error for a missing token file. No token was generated, because the configuration
-// already has tokens with this role. In the mesh of the person who runs the command, each client has such a token.
+// errTokenConfigured returns the error for a missing token file if no token was generated, because the configuration
+// already has tokens with this role. In the person's own mesh, each client has such a token.
 func (t *tool) errTokenConfigured(f *config.File, role string) error {
 	if role == agentToken && f.Name() != "" && f.Name() == t.personalConfig() {
 		return fmt.Errorf("this is your own mesh, whose calls come from a client: name one with --as, such as --as %s", strings.Join(agentNames(f), " or --as "))
@@ -31,8 +31,8 @@ func (t *tool) errTokenConfigured(f *config.File, role string) error {
 	return fmt.Errorf("no %s token: the configuration has tokens of this role under auth.tokens, so none was generated: set SLUICE_TOKEN to one of them, or name a client of your own mesh with --as", role)
 }
 
-// agentNames returns the names of the agents' tokens in the configuration. In the mesh that `init` creates for a
-// person, these names are the ids of clients.
+// agentNames returns the names of the agents' tokens in the configuration. In the mesh that `init` creates, these names
+// are the ids of clients.
 func agentNames(f *config.File) []string {
 	var out []string
 	for _, token := range f.Auth.Tokens {
@@ -43,7 +43,7 @@ func agentNames(f *config.File) []string {
 	return out
 }
 
-// errNoClientToken returns the error for a client that has no token for the mesh of the person who runs the command.
+// errNoClientToken returns the error for a client that has no token for the person's own mesh.
 func (t *tool) errNoClientToken(own *ownMesh, client string) error {
 	if _, known := clientconfig.Find(client); known {
 		return fmt.Errorf("%s has no token for your mesh: run %s", client, t.command("init "+client))
@@ -55,8 +55,8 @@ func (t *tool) errNoClientToken(own *ownMesh, client string) error {
 	return fmt.Errorf("your mesh has no client %q: its clients are %s", client, strings.Join(agentNames(f), ", "))
 }
 
-// connectAs opens a session as the given client with a server in the mesh of the person who runs the command. If the
-// mesh is not running, connectAs starts it.
+// connectAs opens a session as the given client with a server in the person's own mesh. It starts the mesh if
+// necessary.
 func (t *tool) connectAs(ctx context.Context, server, client string) (*session, error) {
 	if err := personal.CheckClient(client); err != nil {
 		return nil, usageError{fmt.Errorf("--as: %w", err)}

@@ -32,7 +32,7 @@ type listFlags struct {
 	trusted bool
 }
 
-// aboutLists is the part of a command's help text that explains lists of tools.
+// aboutLists is the part of a help text that explains lists of tools.
 const aboutLists = `
 
 The file for --file contains a response to tools/list, the result in the response, or the array
@@ -40,7 +40,7 @@ of tools in the result. With --run, the command starts a stdio server with the e
 this command, requests the list of tools, and ends the server.`
 
 // withToolList adds flags to a command that select a list of tools. The list comes from a file, or from a server that
-// the command starts. The command then calls the given function with the tools in this list.
+// the command starts. The command calls do with the tools in this list.
 func withToolList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
 	c = withOptionalToolList(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")
@@ -48,7 +48,7 @@ func withToolList(c *cobra.Command, do func(ctx context.Context, server string, 
 }
 
 // withOptionalToolList is like withToolList, but the flags are optional. If neither flag is set, the tools come from
-// the second function.
+// the function elsewhere.
 func withOptionalToolList(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
@@ -102,7 +102,7 @@ the network.`,
 	}, t.printClasses)
 }
 
-// source returns the name of the file with the list, or "" if there is no file.
+// source returns the name of the file with the list, or "" if there is none.
 func (f listFlags) source() string {
 	if f.file == "-" {
 		return "standard input"
@@ -140,7 +140,7 @@ type classifiedTool struct {
 	Tags       []string        `json:"tags,omitempty"`
 }
 
-// classEvidence is a quote from a definition, and what the quote implies about the tool.
+// classEvidence is a quote from a definition, and the conclusion from this quote.
 type classEvidence struct {
 	Path     string  `json:"path"`
 	InKey    bool    `json:"inKey,omitzero"`

@@ -35,7 +35,7 @@ func (f *reviewFlags) add(c *cobra.Command) {
 }
 
 // findDigest returns the digest that begins with the digits in --digest. It returns an error unless exactly one of the
-// given digests begins with these digits.
+// given digests does so.
 func (f *reviewFlags) findDigest(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}
@@ -109,7 +109,7 @@ func (t *tool) printChanged(what, revision string) error {
 	return nil
 }
 
-// listedDigest returns the whole digest of the definition that --digest selects. The arguments of the command name the
+// listedDigest returns the complete digest of the definition that --digest selects. The arguments in given are the
 // server and the tool.
 func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *reviewFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
@@ -126,8 +126,8 @@ func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceC
 	return f.findDigest(all)
 }
 
-// pendingDigest returns the combined digest of all pending definitions of a server. It returns an error if the combined
-// digest does not begin with the digits in --digest.
+// pendingDigest returns the combined digest of a server's pending definitions. It returns an error if this digest does
+// not begin with the digits in --digest.
 func (t *tool) pendingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *reviewFlags) ([]byte, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

@@ -21,8 +21,9 @@ func (t *tool) catalogDiff() *cobra.Command {
 		Use: "diff SERVER [TOOL]", Short: "Show how pending definitions of tools differ from the accepted definitions",
 		Long: `Show how pending definitions of tools differ from the last accepted ones, and print the commands
 that accept or refuse them. A tool with a pending definition can't be called. Without TOOL, the
-last line accepts exactly the definitions that were shown, except flagged ones, such as
-definitions that give instructions to the model: accept or refuse these one by one.`,
+last line of the output is a command that accepts all the definitions shown, except those that are
+flagged, for example because they give instructions to the model. Accept or refuse flagged
+definitions one by one.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			if len(given) == 1 {
@@ -52,8 +53,8 @@ definitions that give instructions to the model: accept or refuse these one by o
 type serverDiff struct {
 	Server string     `json:"server"`
 	Tools  []toolDiff `json:"tools"`
-	// Digest is the combined digest of all shown definitions. AcceptPin uses it to accept these definitions together.
-	// It is empty if no definition is pending.
+	// Digest is the combined digest of all shown definitions, with which AcceptPin accepts them together. It is empty if
+	// no definition is pending.
 	Digest string `json:"digest,omitzero"`
 }
 
@@ -103,9 +104,9 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 	return nil
 }
 
-// combinedDigest returns the combined digest of the shown definitions. As in the field CatalogServer.waiting_digest,
-// the definitions are sorted by the names of their tools, and then by their digests. The result equals waiting_digest
-// only if all pending definitions were shown.
+// combinedDigest returns the combined digest of the shown definitions. Like CatalogServer.waiting_digest, it sorts the
+// definitions by tool name and then by digest. The result equals waiting_digest only if all pending definitions are
+// shown.
 func combinedDigest(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
 	h, any := sha256.New(), false
@@ -152,14 +153,14 @@ type toolDiff struct {
 	Pending []pendingDiff `json:"waiting"`
 }
 
-// pendingDiff compares a pending definition with the last accepted definition of the tool.
+// pendingDiff compares a pending definition with the last accepted definition of the same tool.
 type pendingDiff struct {
 	Digest   string `json:"digest"`
 	Accepted string `json:"accepted,omitzero"`
 	Reason   string `json:"reason"`
 	ListedTo string `json:"seenBy,omitzero"`
 	// Flag is the reason why the definition must be accepted separately. It is empty if the definition can be accepted
-	// together with the other pending definitions of the server.
+	// together with the server's other pending definitions.
 	Flag string `json:"flag,omitzero"`
 	Diff string `json:"diff"`
 
@@ -202,7 +203,7 @@ func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, 
 	return out, nil
 }
 
-// definition returns the definition of a tool as indented JSON, with the members of objects sorted by name.
+// definition returns a tool's definition as indented JSON. The members of objects are sorted by name.
 func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

@@ -71,8 +71,8 @@ func exporter(format, out string) (func(string, catalogpages.Catalogue) error, e
 	}
 }
 
-// readCatalog reads the pages of the catalog. If server is not empty, it reads only the pages of this server. It
-// reports its progress on standard error every two seconds.
+// readCatalog reads the pages of the catalog, or only those of the given server if server is not empty. It reports
+// progress on standard error every two seconds.
 func (t *tool) readCatalog(ctx context.Context, client policyv1.CatalogServiceClient, server string) (catalogpages.Catalogue, error) {
 	all := catalogpages.Catalogue{Made: time.Now()}
 	servers, err := t.allServers(ctx, client)

@@ -87,7 +87,7 @@ func (t *tool) catalogServers() *cobra.Command {
 	}
 }
 
-// listFaults maps each server to the reasons why parts of the server's lists are hidden from clients. It returns nil if
+// listFaults returns the reasons why parts of a server's lists are hidden from clients, by server. It returns nil if
 // the gateway does not respond.
 func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	f, err := t.load()
@@ -98,7 +98,7 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	defer cancel()
 	status, err := t.gatewayStatus(requestCtx, f)
 	if err != nil {
-		return nil, nil //nolint:nilnil // the catalog service answers without the gateway
+		return nil, nil //nolint:nilnil // the catalog service works without the gateway
 	}
 	out := make(map[string][]listFault)
 	for _, s := range status.GetServers() {
@@ -109,8 +109,8 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	return out, nil
 }
 
-// withUnlisted adds the servers that have faults but no entry in the catalog. The catalog has no entry for a server if
-// none of the server's lists could be read.
+// withUnlisted adds the servers that have faults but no entry in the catalog. A server has no entry if none of its
+// lists could be read.
 func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFault) []*policyv1.CatalogServer {
 	for name := range faults {
 		if !slices.ContainsFunc(servers, func(s *policyv1.CatalogServer) bool { return s.GetName() == name }) {
@@ -167,7 +167,7 @@ var (
 	riskNames     = []string{"low", "medium", "high", "critical"}
 )
 
-// valueOf returns the number of the enumeration value with the given name. The flag is category or risk.
+// valueOf returns the number of the enumeration value with the given name. The parameter flag is category or risk.
 func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) {
 	if n := values[prefix+strings.ToUpper(name)]; n > 0 {
 		return n, nil
@@ -220,7 +220,7 @@ func firstArg(given []string) string {
 	return given[0]
 }
 
-// clipLast truncates the strings in the last column, because they come from servers and may be long.
+// clipLast truncates the strings in the last column. They come from servers and may be long.
 func clipLast(rows [][]string) [][]string {
 	const maxLength = 60
 	for _, row := range rows {
@@ -321,7 +321,7 @@ func (t *tool) catalogPage(ctx context.Context, client policyv1.CatalogServiceCl
 }
 
 // completeCatalog completes the name of a server, and then the name of one of its tools. If waits is true, it completes
-// only the names of tools with a pending definition.
+// only tools with a pending definition.
 func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(given) == 0 {
@@ -347,15 +347,14 @@ func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	}
 }
 
-// shortDigest returns the first 16 hexadecimal digits of a digest. These digits suffice to distinguish the definitions
-// of a tool.
+// shortDigest returns the first 16 hexadecimal digits of a digest, which are enough to distinguish the definitions of a
+// tool.
 func shortDigest(digest []byte) string {
 	text := hex.EncodeToString(digest)
 	return text[:min(len(text), 16)]
 }
 
-// printPage prints a tool's page in readable form. The strings in the page may come from an untrusted server, so
-// printPage escapes them.
+// printPage prints a tool's page in readable form. It escapes strings, because they may come from an untrusted server.
 func printPage(w io.Writer, page *policyv1.CatalogTool) {
 	line := func(format string, args ...any) { _ = oneLine(w, format, args...) }
 	class := page.GetClassification()

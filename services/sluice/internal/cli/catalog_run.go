@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// startAndListTimeout is the timeout for starting a server and requesting the list of its tools. Starting the
-	// server may include the download of a package.
+	// startAndListTimeout is the timeout for starting a server and listing its tools. Starting the server can include
+	// downloading a package.
 	startAndListTimeout = 2 * time.Minute
-	// maxStderr limits how many bytes of the server's standard error are stored, so that an error can show them.
+	// maxStderr limits how many bytes of the server's standard error are kept for error messages.
 	maxStderr = 4 << 10
 )
 
@@ -36,12 +36,11 @@ func listToolsOfCommand(ctx context.Context, command []string) (list []byte, err
 	return listed.tools, err
 }
 
-// listedServer contains what a server says about itself. The capabilities are a JSON object, and the tools are a JSON
-// array.
+// listedServer contains a server's own data. The capabilities are a JSON object, and the tools are a JSON array.
 type listedServer struct{ capabilities, tools jsontext.Value }
 
-// listServerOfCommand starts a server with a command and lists the server's tools. It sets the standard streams of the
-// command, which must not have been started.
+// listServerOfCommand starts a server with a command and lists the server's tools. The command must not have been
+// started. listServerOfCommand sets its standard streams.
 func listServerOfCommand(ctx context.Context, cmd *exec.Cmd) (listed listedServer, err error) {
 	if cmd.Err != nil { // the program was not found
 		return listed, fmt.Errorf("start %s: %w", cmd.Args[0], cmd.Err)
@@ -84,7 +83,7 @@ func listServer(ctx context.Context, transport mcp.Transport) (_ listedServer, e
 	return listedServer{greeting.Capabilities, tools}, err
 }
 
-// listTools requests all pages of the list, and returns all tools.
+// listTools returns the tools on all pages of the list.
 func (c *startedServer) listTools(ctx context.Context) (jsontext.Value, error) {
 	all := []jsontext.Value{}
 	params := make(map[string]string)
@@ -112,7 +111,7 @@ func (c *startedServer) listTools(ctx context.Context) (jsontext.Value, error) {
 }
 
 // request sends a request and returns its result. A mesh refuses requests to a server that is still starting, for
-// example because the server's package is being installed. In that case, request waits and sends the request again.
+// example because its package is being installed. In that case, request waits and tries again.
 func (c *startedServer) request(ctx context.Context, method string, params any) (jsontext.Value, error) {
 	for {
 		result, err := c.requestOnce(ctx, method, params)
@@ -128,8 +127,8 @@ func (c *startedServer) request(ctx context.Context, method string, params any) 
 	}
 }
 
-// retryAfter returns how long to wait before a refused request is sent again. It returns 0 if the error does not name
-// such a time.
+// retryAfter returns how long to wait before a refused request is sent again, or 0 if the error does not contain this
+// time.
 func retryAfter(err error) time.Duration {
 	const longest = 10 * time.Second // wait at most this long, because the server may be ready earlier
 	refused, ok := errors.AsType[*jsonrpc.Error](err)
@@ -146,7 +145,7 @@ func retryAfter(err error) time.Duration {
 }
 
 // requestOnce sends a request and returns its result. If the server sends requests before its response, requestOnce
-// answers each of them with an error.
+// responds to them with errors.
 func (c *startedServer) requestOnce(ctx context.Context, method string, params any) (jsontext.Value, error) {
 	c.lastID++
 	id, err := jsonrpc.MakeID(float64(c.lastID))
@@ -182,7 +181,7 @@ func (c *startedServer) requestOnce(ctx context.Context, method string, params a
 	}
 }
 
-// tailBuffer is a writer that stores the last maxStderr bytes that are written to it.
+// tailBuffer is a writer that keeps the last maxStderr bytes.
 type tailBuffer struct{ buf []byte }
 
 func (t *tailBuffer) Write(p []byte) (int, error) {
@@ -191,7 +190,7 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// stderrBegins precedes the output of a server in an error message.
+// stderrBegins introduces a server's output in an error message.
 const stderrBegins = "; the server's standard error ends with:\n"
 
 // errorSuffix returns the stored output as a suffix for an error message.

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// renewBefore is how long a certificate must still be valid. If it expires earlier, setup replaces the certificate.
+// renewBefore is the minimum remaining validity of a certificate. setup replaces certificates that expire earlier.
 const renewBefore = 30 * 24 * time.Hour
 
 func (t *tool) certs() *cobra.Command {
@@ -52,8 +52,8 @@ and ROLE-key.pem. No service needs ca-key.pem.`,
 	return c
 }
 
-// setup returns the command that creates the keys and tokens for mesh services that run in separate processes. Each
-// service has its own directory, which only that service mounts.
+// setup returns the command that creates the keys and tokens for mesh services in separate processes. Each service has
+// its own directory, which only this service mounts.
 func (t *tool) setup() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
@@ -81,8 +81,8 @@ it may run at every start.`,
 	return c
 }
 
-// setupAll creates the missing files. It holds a lock, so that only one process at a time creates files. Without the
-// lock, two processes could each create a CA, and the certificates of one of the two CAs would not be trusted.
+// setupAll creates the missing files. It holds a lock, so that only one process at a time creates files. Otherwise two
+// processes could each create a CA, and the certificates from one of them would not be trusted.
 func setupAll(dir string) (err error) {
 	keys := filepath.Join(dir, "ca") // no service mounts this directory
 	if err := os.MkdirAll(keys, 0o700); err != nil {

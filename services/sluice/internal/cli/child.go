@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// terminateTimeout is how long Close waits between closing a program's standard input and sending SIGTERM. Close
-	// also waits this long between SIGTERM and SIGKILL.
+	// terminateTimeout is how long Close waits after it has closed a program's standard input, before it sends SIGTERM.
+	// Close also waits this long between SIGTERM and SIGKILL.
 	terminateTimeout = 2 * time.Second
-	// installTimeout replaces the first terminateTimeout for a program that has not written to its standard output yet.
-	// Such a program may be installing a package. If it were killed, an incomplete package would remain in the cache of
-	// npx.
+	// installTimeout is used instead of the first terminateTimeout if a program has not written to its standard output
+	// yet. Such a program may be installing a package. If it were killed, an incomplete package would remain in the npx
+	// cache.
 	installTimeout = 30 * time.Second
 	// outputTimeout limits how long Close waits for the rest of the output of a program that has exited.
 	outputTimeout = time.Second
-	// repeatedSignal is how long after the first signal a second signal still counts as a repetition. Package app uses
-	// the same time.
+	// repeatedSignal is the time after the first signal in which a second signal still counts as a repetition. Package app
+	// uses the same time.
 	repeatedSignal = time.Second
 )
 
@@ -56,7 +56,7 @@ func (t *childTransport) Connect(ctx context.Context) (mcp.Connection, error) {
 	return (&mcp.IOTransport{Reader: childOutput{c}, Writer: c}).Connect(ctx)
 }
 
-// child is a running program. Writes to a child go to the program's standard input.
+// child is a running program. Writing to a child writes to the program's standard input.
 type child struct {
 	cmd     *exec.Cmd
 	stopped <-chan struct{}
@@ -71,9 +71,9 @@ type child struct {
 
 func (c *child) Write(p []byte) (int, error) { return c.stdin.Write(p) }
 
-// Close closes the standard input of the program and waits until the program has exited. If the program does not exit
-// in time, Close sends SIGTERM and then SIGKILL. If the person stops the command a second time meanwhile, Close sends
-// SIGKILL at once.
+// Close closes the program's standard input and waits until the program has exited. If the program does not exit in
+// time, Close sends SIGTERM and then SIGKILL. If the person stops the command again while Close waits, it sends SIGKILL
+// immediately.
 func (c *child) Close() error {
 	if err := c.stdin.Close(); err != nil {
 		return fmt.Errorf("close the standard input: %w", err)
@@ -101,7 +101,7 @@ func (c *child) Close() error {
 	return c.err
 }
 
-// ends reports whether the program exits within the given time. It returns false at once if the context is canceled.
+// ends reports whether the program exits within the given time. It returns false immediately if now is canceled.
 func (c *child) ends(now context.Context, within time.Duration) bool {
 	select {
 	case <-c.exited:
@@ -112,9 +112,8 @@ func (c *child) ends(now context.Context, within time.Duration) bool {
 	return false
 }
 
-// secondSignal returns a context that is canceled by the next SIGINT or SIGTERM after the given channel is closed. It
-// ignores signals that arrive within repeatedSignal after that, because they may be repetitions of the signal that
-// stopped the command.
+// secondSignal returns a context that is canceled by the next SIGINT or SIGTERM after stopped is closed. It ignores
+// signals within repeatedSignal after that, because they may be repetitions of the signal that stopped the command.
 func secondSignal(stopped <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 1)

@@ -19,7 +19,7 @@ var commandGroups = []struct {
 	{"Manage access:", []string{"token", "identity", "login", "logout", "whoami", "connect", "disconnect", "connections"}},
 }
 
-// groupCommands assigns the subcommands of the root command to the groups. Cobra lists the other commands last.
+// groupCommands assigns the subcommands of the root command to the groups. Cobra lists other commands last.
 func groupCommands(root *cobra.Command) {
 	for _, group := range commandGroups {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})

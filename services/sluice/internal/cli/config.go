@@ -74,9 +74,9 @@ sends nothing over the network.`,
 	}
 }
 
-// resolveAll performs the checks that the mesh services perform when they start. It resolves secrets and loads the
-// policies. If all services run in one process, it also loads the certificates. The returned warnings include those
-// about policies that do not fit the given tools of the servers.
+// resolveAll makes the checks that the mesh services make when they start. It resolves secrets and loads the policies.
+// If all services run in one process, it also loads the certificates. The warnings include warnings about policies that
+// do not fit the given tools of the servers.
 func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	if perr == nil {
@@ -93,10 +93,10 @@ func resolveAll(f *config.File, lists policy.ToolLists) (warnings []string, err 
 	return append(warnings, policyWarnings...), errors.Join(append(errs, err)...)
 }
 
-// checkPolicies loads the policy documents of the configuration. If the configuration has servers but no policies,
-// checkPolicies returns an error, because `up` does not start with such a configuration. If the configuration has
-// neither servers nor policies, `up` creates a policy. If the mesh services run in separate processes, and the
-// configuration has no policies, checkPolicies returns a warning instead of an error.
+// checkPolicies loads the policy documents in the configuration. If the configuration has servers but no policies, it
+// returns an error, because `up` does not start with such a configuration. If the configuration has neither servers nor
+// policies, `up` creates a policy. If the mesh services run in separate processes and the configuration has no
+// policies, checkPolicies returns a warning instead of an error.
 func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, err error) {
 	if f.PoliciesInStore() { // the documents in the store were checked when they were applied
 		return nil, nil
@@ -135,9 +135,9 @@ func checkPolicies(f *config.File, lists policy.ToolLists) (warnings []string, e
 
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
-// toolListsOf reads the tools of each server from the data directory. If the configuration has no servers, and all mesh
-// services run in one process, toolListsOf returns the tools of the servers that `up` adds. toolListsOf sends no
-// request to a running mesh.
+// toolListsOf reads each server's tools from the data directory. If the configuration has no servers and all mesh
+// services run in one process, it returns the tools of the servers that `up` adds. It sends no request to a running
+// mesh.
 func toolListsOf(ctx context.Context, f *config.File) policy.ToolLists {
 	listed := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))
@@ -246,8 +246,8 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	return t.table([]string{"WHAT", "VALUE"}, rows)
 }
 
-// groupsOf returns a description of each group in the configuration with its members. It marks members without a token,
-// because these people can't vote.
+// groupsOf describes each group in the configuration and its members. It marks members without a token, because they
+// can't vote.
 func groupsOf(f *config.File) []string {
 	out := []string{}
 	for _, group := range slices.Sorted(maps.Keys(f.Groups)) {

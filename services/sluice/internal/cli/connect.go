@@ -32,8 +32,7 @@ import (
 
 const requestTimeout = 10 * time.Second
 
-// These are the names of the files in DATA/tokens that contain the generated tokens. They are also the roles of the
-// tokens.
+// These are the names of the files with generated tokens in DATA/tokens. They are also the roles of the tokens.
 const (
 	agentToken    = "agent"
 	operatorToken = "operator"
@@ -43,7 +42,7 @@ func tokenFile(f *config.File, name string) string {
 	return filepath.Join(f.Path(f.Data), "tokens", name)
 }
 
-// readToken returns SLUICE_TOKEN if that variable is set, and otherwise the generated token with this name.
+// readToken returns SLUICE_TOKEN if it is set, and otherwise the generated token with this name.
 func (t *tool) readToken(f *config.File, name string) (string, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return text, nil
@@ -62,12 +61,12 @@ func (t *tool) readToken(f *config.File, name string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// credential is the secret of a token. The field from names the variable or file that contains the secret. The secret
+// credential is the secret of a token. from is the name of the variable or file that contains the secret. The secret
 // may be empty.
 type credential struct{ secret, from string }
 
-// personCredential returns the token that a person's commands send. This is the first of SLUICE_TOKEN, the session of
-// `login` at this mesh, and the generated operator token.
+// personCredential returns the token for a person's commands. It uses SLUICE_TOKEN if it is set, otherwise the session
+// from `login` at this mesh, and otherwise the generated operator token.
 func (t *tool) personCredential(f *config.File, at endpoint) (credential, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return credential{secret: text, from: "SLUICE_TOKEN"}, nil
@@ -89,22 +88,22 @@ func (t *tool) personCredential(f *config.File, at endpoint) (credential, error)
 
 // endpoint is the gRPC address of a mesh service.
 type endpoint struct {
-	// address is HOST:PORT. The field from says whether the address comes from a flag, a variable or the configuration.
+	// address is HOST:PORT. from says whether the address comes from a flag, a variable or the configuration.
 	address, from string
 	// tls is nil if the service does not use TLS.
 	tls *tls.Config
-	// mesh identifies the mesh by its certificate authority, or by its address if it does not use TLS. A session is
-	// sent only to the mesh at which the person has signed in.
+	// mesh identifies the mesh by its certificate authority, or by its address if it does not use TLS. A session is sent
+	// only to the mesh where the person has signed in.
 	mesh string
 }
 
-// hasToken reports whether the configuration has tokens with the given role. If so, `up` generates no token with this
-// role.
+// hasToken reports whether the configuration has tokens with the given role. If it does, `up` generates no token with
+// this role.
 func hasToken(f *config.File, role string) bool {
 	return slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role })
 }
 
-// dial connects to a mesh service with the token that [tool.personCredential] returns.
+// dial connects to a mesh service with the token from [tool.personCredential].
 func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) {
 	at, err := t.endpointOf(f, role)
 	if err != nil {
@@ -126,9 +125,8 @@ func (t *tool) dialWith(at endpoint, with credential) (*grpc.ClientConn, error) 
 	return rpc.DialPerson(at.address, with.secret, at.tls)
 }
 
-// endpointOf returns the address of a mesh service. If --addr is set, it returns this address. Otherwise, if the
-// services run in separate processes, it returns the service's own address. Otherwise, it returns the gRPC address of
-// the configuration.
+// endpointOf returns the address of a mesh service. This is the address in --addr if it is set. Otherwise it is the
+// service's own address if the services run in separate processes, or else the gRPC address in the configuration.
 func (t *tool) endpointOf(f *config.File, role authv1.Role) (endpoint, error) {
 	at, server := endpoint{address: f.GRPC, from: cmp.Or(f.Name(), "the default")}, authv1.Role_ROLE_GATEWAY
 	if f.HasSeparateRoles() {
@@ -168,11 +166,11 @@ func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
 	return rpc.ClientTLS(nil, pool, server), nil
 }
 
-// mcpPath returns the path of the MCP endpoint of a server. An empty name means the endpoint for all servers.
+// mcpPath returns the path of a server's MCP endpoint. An empty name means the endpoint for all servers.
 func mcpPath(server string) string { return strings.TrimSuffix("/mcp/"+server, "/") }
 
-// mcpURL returns the URL of the MCP endpoint of a server, according to the configuration. An empty name means the
-// endpoint for all servers.
+// mcpURL returns the URL of a server's MCP endpoint, from the configuration. An empty name means the endpoint for all
+// servers.
 func mcpURL(f *config.File, server string) string {
 	host, port, err := net.SplitHostPort(f.Listen)
 	if err != nil {
@@ -189,8 +187,8 @@ func mcpURL(f *config.File, server string) string {
 	return f.MCPScheme() + "://" + net.JoinHostPort(host, port) + mcpPath(server)
 }
 
-// mcpClient returns an HTTP client for the MCP address. The client protects the token in the same way as the client
-// that [tokenhttp.New] returns. It trusts the system's certificate authorities and the certificate in listen_tls of the
+// mcpClient returns an HTTP client for the MCP address. It protects the token in the same way as the client from
+// [tokenhttp.New]. It trusts the system's certificate authorities and the certificate in listen_tls of the
 // configuration.
 func (t *tool) mcpClient(f *config.File) (*http.Client, error) {
 	if f.ListenTLS.Cert == "" {

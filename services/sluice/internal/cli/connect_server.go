@@ -22,9 +22,11 @@ import (
 type connectionRecord struct {
 	Server string `json:"server"`
 	// Tenant and Person identify the person whose account it is. They are empty if the account belongs to no person.
+	// AccountName is the name of the account at the server, or empty if it is not known.
 	Tenant          string    `json:"tenant,omitzero"`
 	Person          string    `json:"person,omitzero"`
 	ForDiscovery    bool      `json:"forDiscovery,omitzero"`
+	AccountName     string    `json:"accountName,omitzero"`
 	State           string    `json:"state"`
 	Issuer          string    `json:"issuer,omitzero"`
 	Scopes          []string  `json:"scopes,omitempty"`
@@ -44,12 +46,12 @@ func newConnectionRecord(c *identityv1.Connection) connectionRecord {
 		return at.AsTime().Local()
 	}
 	return connectionRecord{
-		Server: c.GetServer(), Tenant: c.GetPerson().GetTenant(), Person: c.GetPerson().GetSubject(), ForDiscovery: c.GetForDiscovery(), State: enum.Name(c.GetState()), Issuer: c.GetIssuer(), Scopes: c.GetScopes(), Connected: local(c.GetConnected()), ConnectedBy: c.GetConnectedBy(),
+		Server: c.GetServer(), Tenant: c.GetPerson().GetTenant(), Person: c.GetPerson().GetSubject(), ForDiscovery: c.GetForDiscovery(), AccountName: c.GetAccountName(), State: enum.Name(c.GetState()), Issuer: c.GetIssuer(), Scopes: c.GetScopes(), Connected: local(c.GetConnected()), ConnectedBy: c.GetConnectedBy(),
 		Refreshed: local(c.GetRefreshed()), Expires: local(c.GetExpires()), HasRefreshToken: c.GetHasRefreshToken(), Problem: c.GetProblem(),
 	}
 }
 
-// account returns, for tables, whose account it is.
+// account describes, for tables, to whom the account belongs.
 func (c *connectionRecord) account() string {
 	switch {
 	case c.Person != "" && c.Tenant != authn.HomeTenant:
@@ -63,8 +65,8 @@ func (c *connectionRecord) account() string {
 	}
 }
 
-// withConnections calls the function do with a client that uses a new connection. A person may need minutes for the
-// sign-in between two calls.
+// withConnections calls do with a client on a new connection, because a person may need several minutes for the sign-in
+// between two calls.
 func (t *tool) withConnections(ctx context.Context, do func(context.Context, identityv1.ConnectionServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -87,13 +89,13 @@ func (t *tool) withConnectionsOf(ctx context.Context, f *config.File, do func(co
 	return nil
 }
 
-// connectTimeout is the timeout of a request that makes the mesh send requests to a server and its authorization server.
+// connectTimeout is the timeout for a request for which the mesh contacts a server and its authorization server.
 const connectTimeout = 40 * time.Second
 
 // serverSignIn is a sign-in at a server.
 type serverSignIn struct {
 	server string
-	// forDiscovery is true if the account is only for listing the tools of the server.
+	// forDiscovery is true if the account is only for listing the server's tools.
 	forDiscovery bool
 	noBrowser    bool
 }
@@ -107,9 +109,11 @@ func (t *tool) connect() *cobra.Command {
 ` + "`credentials`" + `. The command opens the page of the server's authorization server in your browser.
 
 With ` + "`as: shared`" + `, all callers of the server then use the account with which you sign in, within the
-limits of the policy. This is for operators. With ` + "`as: person`" + `, only the agents that work for you use
-your account: sign in to the mesh first (` + "`sluice login`" + `). For such a server, an operator also connects
-an account with which the mesh only lists the server's tools (--discovery).
+limits of the policy. This is for operators. With ` + "`as: person`" + `, only your agents use your account:
+sign in to the mesh first (` + "`sluice login`" + `). These are the agents whose issuer or configured token names
+you as the owner, and those with tokens that you create (` + "`token create --use-my-connections`" + `). For
+such a server, an operator also connects an account with which the mesh only lists the server's
+tools (--discovery).
 
 The mesh stores the tokens encrypted, and refreshes the access token before it expires. No client
 receives a token. If the authorization server does not accept the refresh token any more, calls are
@@ -169,6 +173,12 @@ func (t *tool) printConnected(c connectionRecord) error {
 		t.printf("connected: the mesh lists the tools of %s", c.Server)
 	default:
 		t.printf("connected: the mesh is signed in at %s", c.Server)
+	}
+	switch {
+	case c.AccountName != "":
+		t.printf("signed in as: %s", safetext.Escape(c.AccountName))
+	default:
+		t.printf("signed in as: the authorization server has not named the account; check on its page that it is the right one")
 	}
 	switch {
 	case len(c.Scopes) > 0:
@@ -266,9 +276,9 @@ func (t *tool) printConnections(all []connectionRecord) error {
 	}
 	rows := make([][]string, len(all))
 	for i, one := range all {
-		rows[i] = []string{one.Server, one.account(), one.State, orDash(one.Issuer), orDash(one.ConnectedBy), orDash(tokenTime(one.Connected)), orDash(tokenTime(one.Refreshed)), orDash(tokenTime(one.Expires))}
+		rows[i] = []string{one.Server, one.account(), orDash(safetext.Escape(one.AccountName)), one.State, orDash(one.Issuer), orDash(one.ConnectedBy), orDash(tokenTime(one.Connected)), orDash(tokenTime(one.Refreshed)), orDash(tokenTime(one.Expires))}
 	}
-	if err := t.table([]string{"SERVER", "ACCOUNT", "STATE", "ISSUER", "CONNECTED BY", "CONNECTED", "REFRESHED", "EXPIRES"}, rows); err != nil {
+	if err := t.table([]string{"SERVER", "ACCOUNT", "SIGNED IN AS", "STATE", "ISSUER", "CONNECTED BY", "CONNECTED", "REFRESHED", "EXPIRES"}, rows); err != nil {
 		return err
 	}
 	for _, one := range all {
@@ -279,8 +289,8 @@ func (t *tool) printConnections(all []connectionRecord) error {
 	return nil
 }
 
-// checkConnections checks whether the mesh is signed in at the servers that require OAuth. If the identity service does
-// not respond, another check reports this.
+// checkConnections checks whether the mesh is signed in at the servers that require OAuth. It returns no results if the
+// identity service does not respond, because another check reports this.
 func (t *tool) checkConnections(ctx context.Context, f *config.File) (out []checkResult) {
 	hasCredentials := func(s config.Server) bool { return s.Credentials != nil }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(f.Servers)), hasCredentials) {

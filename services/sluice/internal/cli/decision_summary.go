@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// A summary must fit on a terminal with 80 columns and 24 lines, which also shows the lines of two shell prompts.
+// A summary must fit on a terminal with 80 columns and 24 lines, including two shell prompts.
 const (
 	summaryWidth    = 80
 	maxSummaryRows  = 20
 	maxSummaryItems = 3
 )
 
-// printSummary prints the fields of all records of one decision. If the records differ in a field, it prints the newest
+// printSummary prints the fields of all records of a decision. If the records differ in a field, it prints the newest
 // value.
 func (t *tool) printSummary(records []*gatewayv1.Record) error {
 	rows := summaryOfDecision(records)

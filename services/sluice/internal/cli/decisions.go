@@ -153,8 +153,8 @@ func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient
 	}
 }
 
-// newestDecisions returns the newest n records, oldest first. If a search takes long, the gateway may return a page
-// that is not full. In that case, newestDecisions reports the progress of the search on standard error.
+// newestDecisions returns the newest n records, oldest first. If a search takes long, the gateway may return pages that
+// are not full. In that case, newestDecisions reports progress on standard error.
 func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
 	var out []*gatewayv1.Record
 	req := &gatewayv1.ListDecisionsRequest{Filter: filter}
@@ -214,8 +214,8 @@ func recordRow(r *gatewayv1.Record) []string {
 	}
 }
 
-// callTarget describes the target of a call. The description is SERVER/TOOL, or consists of the server, the method and
-// the item that the method addresses.
+// callTarget describes the target of a call. This is SERVER/TOOL, or the server, the method and the item to which the
+// method applies.
 func callTarget(server, method, tool string) string {
 	if method != "" && (tool == "" || method != "tools/call") {
 		return strings.TrimSpace(server + " " + method + " " + tool)
@@ -223,8 +223,8 @@ func callTarget(server, method, tool string) string {
 	return strings.Trim(server+"/"+tool, "/")
 }
 
-// observedName describes what would have happened to a call if the whole policy were enforced, for example "would_deny
-// denied_by_rule draft/no". It returns "" if enforcing the whole policy would have made no difference.
+// observedName describes what would have happened to a call without observe mode, for example "would_deny
+// denied_by_rule draft/no". It returns "" if there would have been no difference.
 func observedName(r *gatewayv1.Record) string {
 	would := r.GetObserved()
 	name := enum.NameOrEmpty(would.GetEffect()) + withPrefix(" ", enum.NameOrEmpty(would.GetCode()))

@@ -14,12 +14,12 @@ import (
 const (
 	// idLength is the length of a complete identifier.
 	idLength = 36
-	// maxIDPages limits how many pages of records are searched for identifiers with a given beginning.
+	// maxIDPages limits the number of pages of records that are searched for ids with a given prefix.
 	maxIDPages = 20
 )
 
-// getDecision returns the records of the decision with the given identifier. For one of the newest decisions, the
-// beginning of the identifier suffices.
+// getDecision returns the records of the decision with the given id. For recent decisions, a prefix of the id is
+// enough.
 func (t *tool) getDecision(ctx context.Context, client gatewayv1.GatewayServiceClient, given string) (*gatewayv1.GetDecisionResponse, error) {
 	resp, err := client.GetDecision(ctx, &gatewayv1.GetDecisionRequest{Id: given})
 	switch {
@@ -45,8 +45,8 @@ func (t *tool) getDecision(ctx context.Context, client gatewayv1.GatewayServiceC
 	return resp, nil
 }
 
-// decisionsWithPrefix returns the identifiers of decisions that begin with the given prefix. It searches only the
-// newest records.
+// decisionsWithPrefix returns the ids of decisions that begin with the given prefix. It searches only the newest
+// records.
 func decisionsWithPrefix(ctx context.Context, client gatewayv1.GatewayServiceClient, prefix string) (map[string]bool, error) {
 	found := make(map[string]bool)
 	req := &gatewayv1.ListDecisionsRequest{PageSize: maxPage}

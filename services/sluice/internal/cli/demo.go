@@ -75,8 +75,8 @@ func probeDemo(ctx context.Context, listen string) error {
 		return fmt.Errorf("probe: %w", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only the status matters
-	// The server refuses this request, because it belongs to no session. The response nevertheless shows that the
-	// server is running.
+	// The server refuses this request because it belongs to no session. The response still shows that the server is
+	// running.
 	if resp.StatusCode >= http.StatusInternalServerError {
 		return fmt.Errorf("probe %s: the server answered %s", listen, resp.Status)
 	}

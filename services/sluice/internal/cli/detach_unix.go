@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// detach makes a command continue after this program has exited. Signals that are sent to this program's process group
-// don't reach the command.
+// detach makes a command continue after this program has exited. Signals to this program's process group don't reach
+// the command.
 func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }

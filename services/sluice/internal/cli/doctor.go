@@ -35,17 +35,17 @@ import (
 )
 
 const (
-	// agentTokenEnv is the environment variable that contains the agent's token. doctor needs this token in addition to
-	// the operator's token.
+	// agentTokenEnv is the environment variable with the agent's token. doctor needs this token in addition to the
+	// operator's token.
 	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, not a token
-	// waitTool is a tool of the gateway itself, which may be in the list of any server.
+	// waitTool is a tool of the gateway itself. It can be in any server's list.
 	waitTool = "sluice_approval_wait"
-	// doctorTimeout is the timeout for the whole command, and serverTimeout is the timeout for the requests to one
-	// server. maxConcurrentChecks is the maximum number of servers that are checked concurrently.
+	// doctorTimeout is the timeout for the whole command. serverTimeout is the timeout for the requests to one server.
+	// maxConcurrentChecks is the maximum number of servers that are checked concurrently.
 	doctorTimeout       = 5 * time.Minute
 	serverTimeout       = 10 * time.Second
 	maxConcurrentChecks = 8
-	// expiresSoon is how long a certificate must still be valid, so that doctor does not warn about it.
+	// expiresSoon is the minimum remaining validity of a certificate for which doctor does not warn.
 	expiresSoon = 14 * 24 * time.Hour
 )
 
@@ -86,7 +86,7 @@ it finds a problem, and with 0 if it finds only warnings.`,
 	}
 }
 
-// checkAll performs all checks. If a check finds a problem, checkAll continues with the next check.
+// checkAll makes all checks. It continues after a check that finds a problem.
 func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	onDemand, runs := t.checkOnDemand(f)
 	if !runs {
@@ -102,8 +102,8 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	if h.gatewayErr == nil {
 		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
 		for _, name := range slices.Sorted(maps.Keys(h.pending)) {
-			// The built-in tools of clients are skipped, because their definitions are not pinned, and they stay in the
-			// catalog after the hook is removed.
+			// The built-in tools of clients are skipped. Their definitions are not pinned, and they stay in the catalog after
+			// the hook is removed.
 			if n := h.pending[name]; n > 0 && !strings.HasPrefix(name, hosttools.Prefix) {
 				out = append(out, checkResult{stateWarning, "tools of " + name, pendingText(n), t.command("catalog diff "+name) + " shows what has changed, and the command that accepts it"})
 			}
@@ -112,8 +112,8 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	return out
 }
 
-// toolListsOf returns the tools of each server. It gets the lists from the running mesh, or from the data directory if
-// the mesh does not respond.
+// toolListsOf returns each server's tools. It gets the lists from the running mesh, or from the data directory if the
+// mesh does not respond.
 func (t *tool) toolListsOf(ctx context.Context, f *config.File, h roleAnswers) policy.ToolLists {
 	out := toolListsOf(ctx, f)
 	if h.gatewayErr != nil {
@@ -137,13 +137,13 @@ func (t *tool) toolListsOf(ctx context.Context, f *config.File, h roleAnswers) p
 		}
 	}
 	for name := range out.Tools {
-		out.Tools[name] = listed[name] // nil if the mesh has no list of the server, or the list is empty
+		out.Tools[name] = listed[name] // nil if the mesh has no list from the server, or if the list is empty
 	}
 	return out
 }
 
-// checkIssuers checks whether the mesh has the keys of the issuers. If the identity service does not respond, another
-// check reports this.
+// checkIssuers checks whether the mesh has the keys of the issuers. It returns no results if the identity service does
+// not respond, because another check reports this.
 func (t *tool) checkIssuers(ctx context.Context, f *config.File) (out []checkResult) {
 	if len(f.Auth.Issuers) == 0 {
 		return nil
@@ -255,8 +255,7 @@ func (t *tool) checkMesh(h roleAnswers) (out []checkResult) {
 	return out
 }
 
-// checkServers checks the state of each server at the gateway, and the list of tools that the agent gets from the
-// server.
+// checkServers checks the state of each server at the gateway, and the tool list that the agent gets from the server.
 func (t *tool) checkServers(ctx context.Context, f *config.File, servers []*gatewayv1.ServerStatus) []checkResult {
 	secret := agentSecret(f)
 	var out []checkResult
@@ -282,8 +281,8 @@ func (t *tool) checkServers(ctx context.Context, f *config.File, servers []*gate
 	return append(out, checkSandboxes(servers)...)
 }
 
-// checkSandboxes returns a warning for the stdio servers for which the kernel does not enforce all restrictions.
-// Servers with equal reports share one warning.
+// checkSandboxes returns warnings about stdio servers for which the kernel does not enforce all restrictions. Servers
+// with equal reports share a warning.
 func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range servers {
@@ -301,8 +300,8 @@ func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 	return out
 }
 
-// agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data directory. A person's own mesh has a
-// token for each client. In that case, agentSecret returns the first token. It returns "" if there is no token.
+// agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data directory, or "" if there is none. If
+// the mesh has a token for each client, as a person's own mesh does, agentSecret returns the first one.
 func agentSecret(f *config.File) string {
 	if text, ok := app.Env(agentTokenEnv); ok {
 		return strings.TrimSpace(text)
@@ -319,8 +318,7 @@ func agentSecret(f *config.File) string {
 	return ""
 }
 
-// checkServer checks one server. If the agent's token is given, checkServer also checks the list of tools that the
-// agent gets.
+// checkServer checks one server. If there is an agent's token, it also checks the tool list that the agent gets.
 func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	if client, isHost := strings.CutPrefix(s.GetName(), hosttools.Prefix); isHost { // agents neither list nor call its tools
@@ -341,8 +339,8 @@ func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.Ser
 	return checkResult{State: stateOK, Subject: of, Result: "no problem is known"}
 }
 
-// checkAgentList checks the list of tools that the agent gets from a server. It reports a problem if the server returns
-// no list, unless the server's program is still starting.
+// checkAgentList checks the tool list that the agent gets from a server. It reports a problem if the server returns no
+// list, unless the server's program is still starting.
 func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	listing, cancel := context.WithTimeout(ctx, serverTimeout)
@@ -366,8 +364,7 @@ func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.
 	}
 }
 
-// currentStatus returns the current status of a server. If the gateway does not respond, it returns the given earlier
-// status.
+// currentStatus returns the current status of a server, or the given earlier status if the gateway does not respond.
 func (t *tool) currentStatus(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
 	own := *t // a copy, because other goroutines send requests at the same time
 	ctx, cancel := requestContext(ctx)
@@ -402,8 +399,8 @@ func stdioAdvice(s *gatewayv1.ServerStatus) string {
 	return "set log.level to debug, or start the mesh with --log-level debug, to log what the program writes to standard error"
 }
 
-// installAdvice returns advice if the server's last error says that its package could not be installed. Otherwise it
-// returns "".
+// installAdvice returns advice if the server's last error says that its package could not be installed, and otherwise
+// "".
 func installAdvice(s *gatewayv1.ServerStatus) string {
 	if !strings.HasPrefix(s.GetLastError(), "the installation of ") {
 		return ""
@@ -420,8 +417,8 @@ func lastErrorSuffix(s *gatewayv1.ServerStatus) string {
 	return "; last error: " + s.GetLastError()
 }
 
-// countListedTools returns the number of tools on the first page of the list that the holder of a token gets from a
-// server. If the list has more pages, it also returns a note that says so.
+// countListedTools returns the number of tools on the first page of the list that a token's holder gets from a server.
+// If the list has more pages, it also returns a note about them.
 func (t *tool) countListedTools(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
 	client, err := t.mcpClient(f)
 	if err != nil {
@@ -456,7 +453,7 @@ func (t *tool) countListedTools(ctx context.Context, f *config.File, server, sec
 	return n, more, nil
 }
 
-// printCheckResults prints all results, the worst first. It returns an error if one of the results is a problem.
+// printCheckResults prints all results, worst first. It returns an error if one of them is a problem.
 func (t *tool) printCheckResults(all []checkResult) error {
 	order := []string{stateProblem, stateWarning, stateOK}
 	slices.SortStableFunc(all, func(a, b checkResult) int {

@@ -26,18 +26,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// elsewhereTimeout limits how long a remote mesh may take to respond, including the time to connect.
+// elsewhereTimeout limits how long a remote mesh can take to respond, including the connection.
 const elsewhereTimeout = 30 * time.Second
 
-// A meshElsewhere is a remote mesh that another operator runs, together with a token for it.
+// A meshElsewhere is a remote mesh that another operator runs, with a token for it.
 type meshElsewhere struct {
 	url    string
 	token  string
 	client *http.Client
 }
 
-// elsewhereClient returns an HTTP client for a remote mesh. If the mesh has its own certificate authority, the
-// parameter contains it as PEM. Otherwise, the parameter is nil.
+// elsewhereClient returns an HTTP client for a remote mesh. The parameter authority is the mesh's own certificate
+// authority as PEM, or nil if the mesh has none.
 func elsewhereClient(authority []byte) (*http.Client, error) {
 	if authority == nil {
 		return tokenhttp.New(nil, ""), nil
@@ -52,9 +52,8 @@ func elsewhereClient(authority []byte) (*http.Client, error) {
 	return tokenhttp.New(roots, ""), nil
 }
 
-// elsewhereRelay returns the configuration of a relay to a remote mesh. The relay uses the token of the given client.
-// If the token or the certificate authority can't be read, the relay answers each message of the client with the
-// reason.
+// elsewhereRelay returns the configuration of a relay to a remote mesh with the given client's token. If the token or
+// the certificate authority can't be read, the relay responds to each message from the client with the reason.
 func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}
@@ -80,8 +79,8 @@ func (t *tool) elsewhereRelay(base, server, as string) (cfg relay.Config, err er
 	return cfg, nil
 }
 
-// storedElsewhere returns a client's token for a remote mesh, and the mesh's own certificate authority. The authority
-// is nil if the mesh has none.
+// storedElsewhere returns a client's token for a remote mesh, and the mesh's own certificate authority, or nil if it
+// has none.
 func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token string, authority []byte, err error) {
 	raw, err := at.ReadToken(client)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,7 +97,7 @@ func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token stri
 }
 
 // servers returns the sorted names of the servers that the token may use. These are the servers with tools that the
-// token's holder may see, and those candidates that exist although the holder may see none of their tools.
+// token's holder may see. They also include the candidates that exist, even if the holder may see none of their tools.
 func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]string, error) {
 	names, err := m.listedServers(ctx)
 	if err != nil {
@@ -131,11 +130,11 @@ func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]str
 }
 
 // maxElsewhereServers is the maximum number of servers that a remote mesh may list. With --add, `init` connects to each
-// of these servers.
+// of them.
 const maxElsewhereServers = 1000
 
-// serverNames matches valid names of servers. In the command of a client's entry, any other name could be mistaken for
-// an option.
+// serverNames matches valid names of servers. Other names could be mistaken for an option in the command of a client's
+// entry.
 var serverNames = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,31}$`)
 
 // listedServers returns the sorted names of the servers with tools that the token's holder may see. It returns an error
@@ -201,7 +200,7 @@ func (m *meshElsewhere) greet(ctx context.Context, s *session) error {
 	return m.refused(resp, answer)
 }
 
-// notReached returns the error for a request to which the mesh sent no HTTP response.
+// notReached returns the error for a request to which the mesh did not respond.
 func (m *meshElsewhere) notReached(err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return errors.New(strings.Replace(refused.Error(), "set SLUICE_URL to it", "write it after --http", 1))
@@ -243,13 +242,13 @@ func (m *meshElsewhere) refused(resp *http.Response, answer message) error {
 	}
 }
 
-// list lists the tools of a server of the mesh as a client would.
+// list lists the tools of a server in the mesh as a client would.
 func (m *meshElsewhere) list(ctx context.Context, server string) (listedServer, error) {
 	return listServer(ctx, limitedTransport(m.url+mcpPath(server), bearerTransport{m.token, m.client.Transport}))
 }
 
-// bearerTransport adds a token to requests. Its RoundTripper must be the transport of a client that [tokenhttp.New]
-// returned, because that transport protects the token.
+// bearerTransport adds a token to requests. Its RoundTripper must be the transport of a client from [tokenhttp.New],
+// which protects the token.
 type bearerTransport struct {
 	token string
 	http.RoundTripper

@@ -13,10 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// requestTarget describes a request for use in error messages.
+// requestTarget describes a request for error messages.
 type requestTarget struct {
-	// address is the address of the request. addressFrom is the source of the address, which is a flag, a variable or
-	// the configuration.
+	// address is the address of the request. addressFrom is the flag, variable or configuration that contains the address.
 	address, addressFrom string
 	// tokenFrom is the source of the token, such as a variable or a file.
 	tokenFrom string
@@ -24,8 +23,8 @@ type requestTarget struct {
 
 type wrongRoleError struct{ error }
 
-// checkAddr returns an error if the value of a flag or variable is neither empty nor of the form HOST:PORT. The error
-// names the flag or variable.
+// checkAddr returns an error unless the value of a flag or variable is empty or has the form HOST:PORT. The error
+// contains the name of the flag or variable.
 func checkAddr(from, addr string) error {
 	if addr == "" {
 		return nil
@@ -39,7 +38,7 @@ func checkAddr(from, addr string) error {
 	return nil
 }
 
-// explainError converts the error of a failed gRPC request to an error that a person can understand, with advice.
+// explainError converts the error of a failed gRPC request to an error with advice for a person.
 func (t *tool) explainError(err error) error {
 	st, ok := status.FromError(err)
 	if !ok {
@@ -64,7 +63,7 @@ func (t *tool) explainError(err error) error {
 	}
 }
 
-// noAnswer returns the error for a request without a response. It contains the message of the gRPC error.
+// noAnswer returns the error for a request without a response. The parameter why is the message of the gRPC error.
 func (t *tool) noAnswer(why string) error {
 	at := fmt.Sprintf("%s (%s)", t.lastRequest.address, t.lastRequest.addressFrom)
 	if strings.Contains(why, "frame too large") { // the server answered in HTTP/1.1
@@ -73,8 +72,8 @@ func (t *tool) noAnswer(why string) error {
 	return fmt.Errorf("the mesh does not answer at %s: is it up? To use another address, set --addr, or name a configuration with --config or SLUICE_CONFIG (%s)", at, why)
 }
 
-// wrongRole returns the error for a request that needs a token with another role. The facts are the details of the gRPC
-// error.
+// wrongRole returns the error for a request that needs a token with another role. The parameter facts contains the
+// details of the gRPC error.
 func (t *tool) wrongRole(facts map[string]string) error {
 	var needs []string
 	for role := range strings.SplitSeq(facts["needs"], ",") {

@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 )
 
-// maxForwarded is the maximum number of open connections for each LISTEN address. Further connections are closed.
+// maxForwarded is the maximum number of open connections for each LISTEN address. Additional connections are closed.
 const maxForwarded = 256
 
-// forward returns the command that forwards TCP connections. A compose file uses it to publish ports of containers
-// whose networks can't reach the host.
+// forward returns the command that forwards TCP connections. A compose file uses it to publish ports of containers in
+// networks that can't reach the host.
 func (t *tool) forward() *cobra.Command {
 	return &cobra.Command{
 		Use:   "forward LISTEN=TARGET...",

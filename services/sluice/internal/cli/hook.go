@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// maxHookEvent is the maximum size, in bytes, of an event that a client sends to the hook. maxHookAnswer is the
-	// maximum size, in bytes, of the mesh's answer.
+	// maxHookEvent is the maximum size in bytes of an event from a client. maxHookAnswer is the maximum size in bytes of
+	// the mesh's response.
 	maxHookEvent  = 8 << 20
 	maxHookAnswer = 1 << 20
-	// hookSlack is how long the hook may take in addition to the time for which it waits for people, for example to
-	// start a mesh.
+	// hookSlack is how long the hook can take in addition to the time in which it waits for people. For example, it may
+	// have to start a mesh.
 	hookSlack = 30 * time.Second
 )
 
@@ -54,8 +54,8 @@ server is not behind the mesh, the call is denied.`,
 	return c
 }
 
-// printHook prints the output of a hook. If the output can't be printed, printHook returns an error, because the client
-// must not treat missing output as permission.
+// printHook prints the output of a hook. If this fails, printHook returns an error, because the client must not treat
+// missing output as permission.
 func (t *tool) printHook(out hookevent.Output) error {
 	if _, err := io.WriteString(os.Stdout, out.Stdout); err != nil {
 		return exitError{fmt.Errorf("the call is denied, because the answer can't be printed: %w", err), 2} //nolint:mnd // see hookevent
@@ -67,8 +67,8 @@ func (t *tool) printHook(out hookevent.Output) error {
 	return nil
 }
 
-// answerHook returns the output for the event on standard input. If the timeout expires, or the client stops the hook,
-// the call is denied.
+// answerHook returns the output for the event on standard input. The call is denied if the timeout expires or the
+// client stops the hook.
 func (t *tool) answerHook(ctx context.Context, client string, hold time.Duration) hookevent.Output {
 	e := hookevent.Event{Client: client}
 	if hosttools.Name(client) == "" {
@@ -89,7 +89,7 @@ func (t *tool) answerHook(ctx context.Context, client string, hold time.Duration
 	}
 }
 
-// answerEvent reads an event and returns the hook's output for it.
+// answerEvent reads an event and returns the hook's output.
 func (t *tool) answerEvent(ctx context.Context, client string, in io.Reader, hold time.Duration) hookevent.Output {
 	e := hookevent.Event{Client: client}
 	raw, err := io.ReadAll(io.LimitReader(in, maxHookEvent+1))
@@ -115,7 +115,7 @@ func (t *tool) answerEvent(ctx context.Context, client string, in io.Reader, hol
 	return outputOf(e, verdict)
 }
 
-// outputOf returns the output for a verdict of the mesh. If the verdict is unknown, the output denies the call.
+// outputOf returns the output for a verdict from the mesh. An unknown verdict denies the call.
 func outputOf(e hookevent.Event, v meshVerdict) hookevent.Output {
 	switch v.Verdict {
 	case "pass":
@@ -127,7 +127,7 @@ func outputOf(e hookevent.Event, v meshVerdict) hookevent.Output {
 	}
 }
 
-// meshVerdict is the mesh's answer to an event of a hook.
+// meshVerdict is the mesh's response to an event.
 type meshVerdict struct {
 	Verdict  string `json:"verdict"`
 	Reason   string `json:"reason"`
@@ -135,7 +135,7 @@ type meshVerdict struct {
 	Decision string `json:"decision"`
 }
 
-// askMesh sends an event to the mesh of the person who runs the client. If the mesh is not running, askMesh starts it.
+// askMesh sends an event to the own mesh of the person who runs the client. It starts the mesh if necessary.
 func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duration) (verdict meshVerdict, err error) {
 	own, err := t.hookMesh()
 	if err != nil {
@@ -165,7 +165,7 @@ func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duratio
 	}
 }
 
-// hookBody returns the body of the request that sends an event to the mesh.
+// hookBody returns the body of the request with which an event is sent to the mesh.
 func hookBody(e hookevent.Event, hold time.Duration) ([]byte, error) {
 	event := "call"
 	if e.Kind == hookevent.Permission {
@@ -211,8 +211,7 @@ func postHook(ctx context.Context, url, token string, body []byte) (verdict mesh
 	return verdict, nil
 }
 
-// rpcMessage returns the message of a JSON-RPC error. If the response is not a JSON-RPC error, it returns the beginning
-// of the response.
+// rpcMessage returns the message of a JSON-RPC error, or the beginning of the response if it is not a JSON-RPC error.
 func rpcMessage(raw []byte) string {
 	var answer struct {
 		Error struct {

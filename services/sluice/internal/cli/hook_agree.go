@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// agree shows the changes that `hook install` is about to make, and asks the person whether to make them. If there are
-// no changes, agree does not ask.
+// agree shows the changes that `hook install` will make, and asks the person for confirmation. It does not ask if there
+// are no changes.
 func (h *hookTarget) agree(ctx context.Context) error {
 	settings, newSettings, err := h.Preview(h.paths.Data, h.programPath())
 	if err != nil {
@@ -45,7 +45,7 @@ func (h *hookTarget) agree(ctx context.Context) error {
 	return nil
 }
 
-// printPreview prints the changes to the client's settings and to the mesh's configuration. Each parameter contains the
+// printPreview prints the changes to the client's settings and to the mesh's configuration. Each array contains the
 // content before and after the change.
 func (h *hookTarget) printPreview(settings, config [2][]byte) {
 	hide := hideSecretsIn(map[configedit.Format][]byte{configedit.JSON: settings[0], configedit.YAML: config[0]})

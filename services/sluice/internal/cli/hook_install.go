@@ -129,8 +129,8 @@ func (t *tool) hookTarget(id, project string) (*hookTarget, error) {
 	return &hookTarget{setup: s, Target: target, client: client}, nil
 }
 
-// install registers the hook of the client. It changes the mesh first, so that the client never has a hook that the
-// mesh does not know about.
+// install registers the client's hook. It changes the mesh first, so that a registered hook is always known to the
+// mesh.
 func (h *hookTarget) install(ctx context.Context) error {
 	if err := h.checkMesh(); err != nil {
 		return err
@@ -172,7 +172,7 @@ func (h *hookTarget) install(ctx context.Context) error {
 	return nil
 }
 
-// printNotes prints what the person must do or should know.
+// printNotes prints actions and facts that the person should know.
 func (h *hookTarget) printNotes() {
 	switch h.client.ID {
 	case "claude-code":
@@ -208,7 +208,7 @@ func (h *hookTarget) writePolicy() (bool, error) {
 	return true, nil
 }
 
-// configure adds the client to the configuration of the mesh if present is true, and otherwise removes it. It also adds
+// configure adds the client to the mesh's configuration if present is true, and otherwise removes it. It also adds
 // missing tokens. It reports whether the configuration has changed.
 func (h *hookTarget) configure(present bool) (bool, error) {
 	before, after, err := h.configuration(present)
@@ -246,8 +246,7 @@ func (h *hookTarget) configuration(present bool) (before, after []byte, err erro
 	return before, after, nil
 }
 
-// withHook adds the client to the list of hooks in the configuration, or removes the client from this list if present
-// is false. It returns the new configuration.
+// withHook returns the configuration with the client in the list of hooks, or without the client if present is false.
 func withHook(content []byte, client string, present bool) ([]byte, error) {
 	lists := configedit.Layout{Format: configedit.YAML, NameKey: "client"}
 	edit := configedit.Edit{Path: []string{"hooks", client}}
@@ -261,8 +260,7 @@ func withHook(content []byte, client string, present bool) ([]byte, error) {
 	return change.After, nil
 }
 
-// remove removes the hook of the client. It changes the client first, so that the client never has a hook that the mesh
-// does not know about.
+// remove removes the client's hook. It changes the client first, so that a registered hook is always known to the mesh.
 func (h *hookTarget) remove(ctx context.Context) error {
 	done, err := h.Remove(ctx, h.paths.Data)
 	if err != nil {
@@ -285,7 +283,7 @@ func (h *hookTarget) remove(ctx context.Context) error {
 	return h.removeFromMesh(ctx)
 }
 
-// otherRecords reports whether the client's hook is still registered in a settings file other than this one.
+// otherRecords reports whether the client's hook is also registered in another settings file.
 func (h *hookTarget) otherRecords() (bool, error) {
 	records, err := hooksetup.Records(h.paths.Data)
 	return slices.ContainsFunc(records, func(path string) bool {
@@ -294,8 +292,8 @@ func (h *hookTarget) otherRecords() (bool, error) {
 	}), err
 }
 
-// removeFromMesh removes the client's tools from the mesh. It also removes the client's policy if the policy still
-// equals the policy that this version of Sluice writes.
+// removeFromMesh removes the client's tools from the mesh. It also removes the client's policy, unless the policy
+// differs from the policy that this version of Sluice writes.
 func (h *hookTarget) removeFromMesh(ctx context.Context) error {
 	if _, err := os.Stat(h.paths.Config); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -341,9 +339,8 @@ func (h *hookTarget) status(ctx context.Context) error {
 	return nil
 }
 
-// printPolicyNote prints a sentence if the client's policy differs from the policy that this version of Sluice writes.
-// An earlier version may have written the policy, or a person may have changed it. `hook install` does not replace such
-// a policy.
+// printPolicyNote prints a note if the client's policy differs from the policy that this version of Sluice writes. An
+// earlier version may have written it, or a person may have changed it. `hook install` does not replace such a policy.
 func (h *hookTarget) printPolicyNote() {
 	installed, err := os.ReadFile(h.policyPath())
 	if err != nil {
@@ -355,7 +352,8 @@ func (h *hookTarget) printPolicyNote() {
 	}
 }
 
-// faults returns the reasons why the hook does not work. The commands are the result of [hooksetup.Target.Registered].
+// faults returns the reasons why the hook does not work. The parameter commands is the result of
+// [hooksetup.Target.Registered].
 func (h *hookTarget) faults(ctx context.Context, commands []string) []string {
 	var out []string
 	if slices.Contains(commands, "") {

@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 )
 
-// answerMCP returns the output for a call to a tool of an MCP server. If clients reach the server only through the
-// mesh, the hook leaves the decision to the client's own rules, because the mesh evaluates the call when the client
-// sends it.
+// answerMCP returns the output for a call to a tool of an MCP server. If clients can reach the server only through the
+// mesh, the hook leaves the decision to the client's own rules, because the mesh evaluates the call later.
 func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
 	if e.BroughtByClient() {
 		return e.Denied(fmt.Sprintf("Denied by Sluice: the MCP server of the tool %s belongs to a plugin, an account or the client itself, so its calls can't go through the mesh. A person can add the server to the client's own configuration, under another name, and then run %s.", e.Tool, t.command("init "+e.Client)))
@@ -38,7 +37,7 @@ func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
 	return e.Passed()
 }
 
-// initCommandFor returns the command that makes an entry of a client's file start its server through the mesh.
+// initCommandFor returns the command that makes an entry in a client's file start its server through the mesh.
 func (t *tool) initCommandFor(client string, entry clientconfig.Entry) string {
 	if entry.Scope == clientconfig.Project {
 		return t.command("init " + client + " --project " + shellWords(entry.Project))
@@ -46,9 +45,8 @@ func (t *tool) initCommandFor(client string, entry clientconfig.Entry) string {
 	return t.command("init " + client)
 }
 
-// entriesOf returns the enabled entries to which the tool of an event may belong. It reads the user's files and the
-// files of projects, as clients do. It looks for projects in the working directory, in CLAUDE_PROJECT_DIR, and in all
-// directories above either of them.
+// entriesOf returns the enabled entries to which an event's tool may belong. Like clients, it reads the user's files
+// and project files. It looks for projects in the working directory, in CLAUDE_PROJECT_DIR, and in all parents of both.
 func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	client, ok := clientconfig.Find(e.Client)
 	if !ok {
@@ -66,8 +64,8 @@ func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	var out []clientconfig.Entry
 	for i, dir := range dirs {
 		for _, f := range client.Files(sys, dir) {
-			again := i > 0                       // the files of the user are the same for all directories
-			if f.Scope == clientconfig.Project { // in the home directory, a file can be that of the user
+			again := i > 0                       // the user's files are the same for all directories
+			if f.Scope == clientconfig.Project { // in the home directory, a file can be the user's file
 				again = slices.ContainsFunc(client.Files(sys, ""), func(o clientconfig.File) bool { return o.Path == f.Path })
 			}
 			if f.Pattern || again {
@@ -91,16 +89,16 @@ func (t *tool) entriesOf(e hookevent.Event) ([]clientconfig.Entry, error) {
 	return out, nil
 }
 
-// startsOne reports whether the command in an event is the command of one of the entries. Only events of Gemini CLI
-// contain the command of the server. For all other events, startsOne returns true.
+// startsOne reports whether the command in an event is the command of one of the entries. Only Gemini CLI sends the
+// server's command. For all other clients, startsOne returns true.
 func startsOne(e hookevent.Event, entries []clientconfig.Entry) bool {
 	return e.MCP.Name == "" || e.MCP.Resource || slices.ContainsFunc(entries, func(entry clientconfig.Entry) bool {
 		return entry.Command == e.MCP.Command && slices.Equal(entry.Args, e.MCP.Args)
 	})
 }
 
-// parents returns a directory and all directories above it. If the path of the directory is not absolute, parents uses
-// the working directory instead.
+// parents returns a directory and all its parents. If the path is not absolute, parents uses the working directory
+// instead.
 func parents(dir string) []string {
 	if !filepath.IsAbs(dir) {
 		dir, _ = os.Getwd() // if this fails, only the user's files are found

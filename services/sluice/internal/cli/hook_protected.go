@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/userservice"
 )
 
-// markProtected returns the arguments of a call. If the call would change one of Sluice's own files, change a file that
-// contains the hooks or MCP servers of a client, or read one of Sluice's tokens or secrets, markProtected adds an
-// argument with the path of the file. Policies alone can't detect such calls, because they know neither symbolic links
-// nor the working directory.
+// markProtected returns the arguments of a call. It adds an argument with the path of a protected file if the call
+// would change the file or read a secret. The protected files are Sluice's own files, and files with a client's hooks
+// or MCP servers. Policies alone can't detect such calls, because they know neither symbolic links nor the working
+// directory.
 func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, error) {
 	sys, err := t.hookSystem()
 	if err != nil {
@@ -35,7 +35,7 @@ func (t *tool) markProtected(m *ownMesh, e hookevent.Event) (jsontext.Value, err
 }
 
 // serviceFiles returns the path of the file that defines the mesh as a service of the operating system, and the
-// directory from which systemd reads additions to this file.
+// directory with systemd's additions to this file.
 func (m *ownMesh) serviceFiles(sys clientconfig.System) (out []string) {
 	none := func(string) string { return "" }
 	for _, env := range []func(string) string{sys.Getenv, none} { // the service may have been installed with other variables
@@ -47,9 +47,9 @@ func (m *ownMesh) serviceFiles(sys clientconfig.System) (out []string) {
 	return out
 }
 
-// hookMesh returns the mesh that the hook's command line names. In that case the environment is ignored, because the
-// settings of a project can change it. If the command line names no mesh, hookMesh returns the mesh of the person who
-// runs the client.
+// hookMesh returns the mesh in the hook's command line. It then ignores the environment, because the settings of a
+// project can change it. Without a mesh in the command line, hookMesh returns the own mesh of the person who runs the
+// client.
 func (t *tool) hookMesh() (*ownMesh, error) {
 	if t.data == "" { // an earlier version registered this hook
 		return t.ownMesh()

@@ -20,8 +20,8 @@ import (
 // hookStatusTimeout limits how long `hook status` waits for the mesh.
 const hookStatusTimeout = 20 * time.Second
 
-// allHookStatus prints the state of the hooks of all clients. It returns errSilent if a registered hook does not work,
-// or if no hook is registered.
+// allHookStatus prints the state of all clients' hooks. It returns errSilent if a registered hook does not work, or if
+// no hook is registered.
 func (t *tool) allHookStatus(ctx context.Context) error {
 	working, failed := 0, false
 	for _, id := range hosttools.Clients() {
@@ -50,8 +50,8 @@ func (t *tool) allHookStatus(ctx context.Context) error {
 	return nil
 }
 
-// meshFaults returns the reasons why the hook gets no answer from the mesh. Like the hook, it starts the mesh if the
-// mesh is not running.
+// meshFaults returns the reasons why the hook gets no response from the mesh. Like the hook, it starts the mesh if
+// necessary.
 func (h *hookTarget) meshFaults(ctx context.Context) []string {
 	denied := func(err error) []string { return []string{fmt.Sprintf("all calls are denied: %v", err)} }
 	token, err := os.ReadFile(h.paths.Token(h.client.ID))
@@ -68,7 +68,7 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 	if err != nil {
 		return denied(err)
 	}
-	// This is a test event, which the mesh neither evaluates nor records.
+	// The mesh neither evaluates nor records this test event.
 	question := []byte(`{"event":"permission","tool":"hook status","input":{}}`)
 	verdict, err := postHook(ctx, "http://"+mesh.MCP+"/hook/"+h.client.ID, strings.TrimSpace(string(token)), question)
 	if err != nil {
@@ -81,8 +81,8 @@ func (h *hookTarget) meshFaults(ctx context.Context) []string {
 }
 
 // settingsFaults returns a message for each setting that prevents the client from running hooks. It reads the settings
-// of the user, of the administrator, and of projects. It looks for projects in the project directory, or in the working
-// directory if no project is set, and in all directories above it.
+// of the user, the administrator and projects. It looks for projects in the project directory, or in the working
+// directory if no project is set, and in all its parents.
 func (h *hookTarget) settingsFaults() (out []string) {
 	for _, path := range h.settingsFiles() {
 		raw, err := clientsetup.ReadFile(path)
@@ -127,7 +127,7 @@ func (h *hookTarget) settingsFiles() []string {
 	return slices.DeleteFunc(slices.Compact(out), func(path string) bool { return path == "" })
 }
 
-// managedSettings maps CLIENT/OS to the path of the administrator's settings.
+// managedSettings contains the paths of administrators' settings, by CLIENT/OS.
 var managedSettings = map[string]string{
 	"claude-code/linux":   "/etc/claude-code/managed-settings.json",
 	"claude-code/darwin":  "/Library/Application Support/ClaudeCode/managed-settings.json",

@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// readByClient returns the entries of a file. If the client does not read the file, readByClient removes the entries
-// that go through the mesh, because an entry that the client does not read must not cause a call to be allowed. For
-// example, Codex reads the file of a project only if the person trusts the project. All other entries stay, because
-// they can only cause calls to be denied.
+// readByClient returns the entries in a file. If the client does not read the file, readByClient omits the entries that
+// go through the mesh, because such an entry must not cause a call to be allowed. For example, Codex reads a project's
+// file only if the person trusts the project. It keeps all other entries, because they can only cause calls to be
+// denied.
 func readByClient(sys clientconfig.System, f clientconfig.File, entries []clientconfig.Entry) ([]clientconfig.Entry, error) {
 	isWrapped := func(e clientconfig.Entry) bool { return e.Wrapped }
 	if f.Client.ID != "codex" || f.Scope != clientconfig.Project || !slices.ContainsFunc(entries, isWrapped) {
@@ -28,7 +28,7 @@ func readByClient(sys clientconfig.System, f clientconfig.File, entries []client
 	return slices.DeleteFunc(entries, isWrapped), nil
 }
 
-// codexTrusts reports whether the person trusts the project to which a file belongs, or a directory above the project.
+// codexTrusts reports whether the person trusts the project of a file, or a parent directory of the project.
 func codexTrusts(sys clientconfig.System, f clientconfig.File) (bool, error) {
 	user := f.Client.Files(sys, "")[0]
 	raw, err := clientsetup.ReadFile(user.Path)

@@ -11,7 +11,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// blockTarget contains the flags that, together with an argument, name a caller.
+// blockTarget contains the flags that identify a caller together with an argument.
 type blockTarget struct{ tenant, client string }
 
 // add adds the flags to a command.
@@ -20,7 +20,7 @@ func (b *blockTarget) add(c *cobra.Command) {
 	c.Flags().StringVar(&b.client, "client", "", "the OAuth `CLIENT` of JWTs, instead of a subject")
 }
 
-// caller returns the caller that the arguments and flags name.
+// caller returns the caller that the arguments and flags identify.
 func (b *blockTarget) caller(given []string) (*identityv1.BlockedCaller, error) {
 	out := &identityv1.BlockedCaller{Tenant: b.tenant, Client: b.client}
 	if len(given) > 0 {
@@ -62,7 +62,7 @@ func (t *tool) identityBlock() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "block (SUBJECT | --client CLIENT)",
 		Short: "Block a person, an agent or an OAuth client, immediately",
-		Long: `Block a caller, for example a person who leaves. When the command has ended, no service accepts
+		Long: `Block a caller, for example a person who leaves. Once the command returns, no service accepts
 the tokens, sessions and JWTs of this person, or of agents that work for this person, even if
 they are created later. Sandboxed agents that this person owns can no longer call tools. Calls
 that were already sent end normally.`,

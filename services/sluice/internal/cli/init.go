@@ -25,14 +25,14 @@ const observeFor = 24 * time.Hour
 type initFlags struct {
 	observe, yes, undo, check, managed bool
 	project                            string
-	// force is true if undo overwrites changes that were made to entries after `init`.
+	// force is true if undo overwrites changes to entries after `init`.
 	force bool
-	// http is the URL of a remote mesh. tokenFile is the path of a file with a token for this mesh, and caFile is the
-	// path of a file with the mesh's certificate authority.
+	// http is the URL of a remote mesh. tokenFile is the path of a file with a token for this mesh. caFile is the path of
+	// a file with the mesh's certificate authority.
 	http, tokenFile, caFile string
 	// trustLoopback is true if the URL of the remote mesh may be an http URL of this machine.
 	trustLoopback bool
-	// add is true if `init` adds entries for those servers of the remote mesh for which clients have no entry.
+	// add is true if `init` also adds new entries, for servers of the remote mesh that clients do not have an entry for.
 	add bool
 }
 
@@ -102,7 +102,7 @@ func clientIDs() []string {
 	return out
 }
 
-// clientList returns the IDs of all clients as lines of the help text.
+// clientList returns the IDs of all clients as lines for the help text.
 func clientList() string {
 	text, line := "", 0
 	for i, id := range clientIDs() {
@@ -200,7 +200,7 @@ type setup struct {
 	state   *clientsetup.State
 	changes []clientsetup.Change
 	trials  []trial
-	// trialDir is the directory of the temporary mesh in which the servers were tried, or "" if there was no such mesh.
+	// trialDir is the directory of the temporary mesh in which servers were tried, or "" if there was none.
 	trialDir string
 	// observed is the result of planObserve for `init --observe`.
 	observed observation
@@ -209,8 +209,8 @@ type setup struct {
 	secrets  *secretstore.Store
 }
 
-// scan reads the clients' files. If a project directory is given, it also reads the files of that project. It
-// determines which entries already go through the mesh.
+// scan reads the clients' files. If project is not empty, it also reads the files in this project. It determines which
+// entries already go through the mesh.
 func (s *setup) scan(project string) []clientsetup.Found {
 	found := clientsetup.Scan(s.system, s.clients, project)
 	for _, f := range found {
@@ -219,7 +219,7 @@ func (s *setup) scan(project string) []clientsetup.Found {
 	return found
 }
 
-// shownPath returns a path in which ~ stands for the home directory.
+// shownPath returns a path with ~ in place of the home directory.
 func (s *setup) shownPath(path string) string {
 	if rest, ok := strings.CutPrefix(path, s.system.Home+string(filepath.Separator)); ok {
 		return filepath.Join("~", rest)

@@ -32,7 +32,7 @@ type checkReport struct {
 	Wrapped    int          `json:"wrapped"`
 }
 
-// check prints the servers that clients reach without the mesh. It also reads the files of projects that clients know.
+// check prints the servers that clients reach without the mesh. It also reads files in projects that clients know.
 func (s *setup) check() error {
 	found := s.scan(s.flags.project)
 	for _, project := range clientsetup.Projects(found) {
@@ -98,15 +98,15 @@ func (s *setup) printCheck(r checkReport) error {
 	return nil
 }
 
-// printWayOut prints the commands that make clients reach the servers only through the mesh. The files of each project
-// need a separate command.
+// printWayOut prints the commands that make clients reach the servers only through the mesh. Each project needs a
+// separate command.
 func (s *setup) printWayOut(bypasses []bypass) {
 	var commands []string
 	for _, b := range bypasses {
 		command := s.command("init")
 		switch {
 		case b.Fault != "":
-			continue // the fault already says what to do
+			continue // the fault already contains advice
 		case b.Scope == clientconfig.Project.String():
 			command = s.command("init --project " + shellWords(b.Project))
 		}

@@ -18,7 +18,8 @@ var codeVariables = regexp.MustCompile(`(?i)^(PATH|ENV|BASH_ENV|SHELLOPTS|BASHOP
 	`NPM_CONFIG_.*|BUN_.*|DENO_.*|UV_.*|PIP_.*|GIT_.*|SSH_ASKPASS|EDITOR|VISUAL|PAGER|COMSPEC|PATHEXT)$`)
 
 // definitionDetails returns lines that describe how a server is started or reached. It omits the command, the URL and
-// the values of secrets. The given variables are those that the entry uses from the person's environment.
+// the values of secrets. The parameter variables contains the variables that the entry uses from the person's
+// environment.
 func definitionDetails(d clientsetup.Definition, variables []string) []string {
 	var out []string
 	if d.Dir != "" {
@@ -51,9 +52,9 @@ func definitionDetails(d clientsetup.Definition, variables []string) []string {
 	return out
 }
 
-// askForVariables asks the person, for each new server in a project's file, whether the server may get values from the
-// person's environment. It asks because the file may come from another person. If the person does not agree, the server
-// is removed from the plan.
+// askForVariables asks the person whether new servers in project files may get values from the person's environment. It
+// asks separately for each server, because a project file may come from another person. If the person does not agree,
+// the server is removed from the plan.
 func (s *setup) askForVariables(ctx context.Context) {
 	for _, server := range s.plan.New() {
 		entry, variables := s.projectVariables(server.Name)
@@ -71,8 +72,8 @@ func (s *setup) askForVariables(ctx context.Context) {
 	}
 }
 
-// projectVariables returns the variables of the person's environment that a server would get only because of entries in
-// project files. It also returns one of these entries.
+// projectVariables returns those variables from the person's environment that a server would get only because entries
+// in project files refer to them. It also returns one of these entries.
 func (s *setup) projectVariables(server string) (entry clientconfig.Entry, variables []string) {
 	for _, w := range s.plan.Wraps {
 		if w.Server != server {
@@ -91,8 +92,8 @@ func (s *setup) projectVariables(server string) (entry clientconfig.Entry, varia
 	return entry, slices.Compact(variables)
 }
 
-// startQuestion returns the question that asks whether to start the new servers. The question contains the given
-// description of how they are started.
+// startQuestion returns the question that asks whether to start the new servers. The parameter how describes how they
+// are started.
 func startQuestion(servers []clientsetup.Server, how string) string {
 	urls := 0
 	for _, server := range servers {

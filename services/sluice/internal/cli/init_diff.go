@@ -20,8 +20,8 @@ func (t *tool) printFileDiff(path, label string, hide hider, before, after []byt
 	_, _ = io.WriteString(t.out, safetext.VisibleLines(diff))
 }
 
-// hideSecretsIn returns a hider for the strings in configuration files that look like secrets. A file that can't be
-// parsed is skipped.
+// hideSecretsIn returns a hider for the strings in configuration files that look like secrets. It skips files that
+// can't be parsed.
 func hideSecretsIn(files map[configedit.Format][]byte) hider {
 	var values []string
 	for format, data := range files {
@@ -32,8 +32,8 @@ func hideSecretsIn(files map[configedit.Format][]byte) hider {
 	return newHider(values)
 }
 
-// secretsIn returns the strings in a value that look like secrets. The name is that of the member that has this value.
-// The parameter headers is true if the member is an HTTP header.
+// secretsIn returns the strings in a value that look like secrets. The parameter name is the name of the member with
+// this value. The parameter headers is true if the member is an HTTP header.
 func secretsIn(n *configedit.Node, name string, headers bool) []string {
 	switch {
 	case n.Kind == configedit.String && clientsetup.IsSecret(clientconfig.Pair{Name: name, Value: n.Text}, headers):

@@ -9,16 +9,16 @@ import (
 var (
 	// brokenInstall matches the errors that npm and Node.js print if a package is only partly installed.
 	brokenInstall = regexp.MustCompile(`ENOTEMPTY|MODULE_NOT_FOUND|Cannot find (module|package)`)
-	// npxDirectory matches the directory of a package in the cache of npx.
+	// npxDirectory matches the directory of a package in the npx cache.
 	npxDirectory = regexp.MustCompile(`(/|[A-Za-z]:\\)[^'":\r\n]*[/\\]_npx[/\\][0-9a-f]{8,}`)
-	// stackFrame matches the lines that follow an error message in the output of Node.js, Python and npm.
+	// stackFrame matches lines after an error message in the output of Node.js, Python and npm.
 	stackFrame = regexp.MustCompile(`^(at |File "|node:|Node\.js v|npm (error|ERR!) (A complete log|code |errno |syscall |path |signal )|throw |[\^~{}()\[\],;]+$)|^[a-z]\w*: ('|\[|undefined|-?\d+,?$)`)
 	// errorMessage matches a line that contains an error message.
 	errorMessage = regexp.MustCompile(`(?i)error|exception|panic|fatal|cannot|can't|not found|denied|missing|required|invalid|failed`)
 )
 
-// damagedCache returns the directory in the cache of npx that contains an incomplete package according to a server's
-// output. It returns "" if the output names no such directory.
+// damagedCache returns the directory of an incomplete package in the npx cache, from a server's output. It returns ""
+// if the output contains no such directory.
 func damagedCache(output string) string {
 	if !brokenInstall.MatchString(output) {
 		return ""
@@ -29,9 +29,8 @@ func damagedCache(output string) string {
 	return ""
 }
 
-// lastMessage returns the last line of a program's output that contains an error message. If there is no such line, it
-// returns the last line that is not part of a stack trace. If all lines are part of a stack trace, it returns the last
-// line.
+// lastMessage returns the last line with an error message in a program's output. If there is none, it returns the last
+// line that is not part of a stack trace, or else the last line.
 func lastMessage(output string) string {
 	var last, plain, message string
 	for line := range strings.Lines(output) {

@@ -13,22 +13,22 @@ import (
 
 const (
 	hidden = "[hidden]"
-	// shortestHidden is the minimum length, in bytes, of a secret that is hidden. Shorter secrets are not hidden,
-	// because they may also be part of other words.
+	// shortestHidden is the minimum length in bytes of a hidden secret. Shorter secrets are not hidden, because they can
+	// also be part of other words.
 	shortestHidden = 4
-	// shortestPart is the minimum length, in bytes, of a part of a secret that is also hidden if it occurs alone.
+	// shortestPart is the minimum length in bytes of a part of a secret that is hidden if it occurs alone.
 	shortestPart = 8
 )
 
 // A hider hides secrets in the content of files.
 type hider struct {
 	values []string // the secrets, longest first
-	// parts replaces those parts of secrets that consist only of characters that no file escapes. It hides these parts
-	// even if the rest of the secret is escaped in an unknown way.
+	// parts replaces the parts of secrets that contain only characters that are never escaped. These parts are hidden even
+	// if the rest of the secret is escaped in an unknown way.
 	parts *strings.Replacer
 }
 
-// hideSecrets returns a hider for the secrets of all entries, including entries that `init` leaves as they are.
+// hideSecrets returns a hider for the secrets in all entries, including entries that `init` does not change.
 func (s *setup) hideSecrets() hider {
 	var entries []clientconfig.Entry
 	for _, f := range s.plan.Files {
@@ -37,7 +37,7 @@ func (s *setup) hideSecrets() hider {
 	return hideSecretsOf(entries)
 }
 
-// hideSecretsOf returns a hider for the secrets of the given entries.
+// hideSecretsOf returns a hider for the secrets in the given entries.
 func hideSecretsOf(entries []clientconfig.Entry) hider {
 	var values []string
 	for _, e := range entries {
@@ -69,8 +69,7 @@ func newHider(values []string) hider {
 	return h
 }
 
-// Replace returns text with the secrets hidden. It also finds secrets in which some characters are escapes such as
-// \u0061.
+// Replace returns text with hidden secrets. It also finds secrets that contain escapes such as \u0061.
 func (h hider) Replace(text string) string {
 	for _, value := range h.values {
 		text = replaceDecoded(text, value)
@@ -78,7 +77,7 @@ func (h hider) Replace(text string) string {
 	return h.parts.Replace(text)
 }
 
-// replaceDecoded hides a secret in a text, even if some characters of the secret are escaped in the text.
+// replaceDecoded hides a secret in a text, even if some of its characters are escaped.
 func replaceDecoded(text, value string) string {
 	text = strings.ReplaceAll(text, value, hidden)
 	decoded, at := decodeEscapes(text)
@@ -97,8 +96,8 @@ func replaceDecoded(text, value string) string {
 	}
 }
 
-// decodeEscapes replaces the escapes in JSON, TOML and YAML strings with the characters that they stand for. It also
-// returns the offset in the text that corresponds to each byte of the result and to the end of the result.
+// decodeEscapes decodes the escapes in JSON, TOML and YAML strings. It also returns the offset in the text for each
+// byte of the result, and for the end of the result.
 func decodeEscapes(text string) (decoded string, at []int) {
 	var out []byte
 	for i := 0; i < len(text); {
@@ -116,8 +115,8 @@ func decodeEscapes(text string) (decoded string, at []int) {
 	return string(out), append(at, len(text))
 }
 
-// escapeAt decodes the escape at the beginning of text. It returns the escaped character and the length of the escape.
-// The length is 0 if text does not begin with an escape.
+// escapeAt decodes the escape at the beginning of text. It returns the character and the length of the escape, which is
+// 0 if text does not begin with an escape.
 func escapeAt(text string) (r rune, length int) {
 	const shortEscape = 2
 	if len(text) < shortEscape || text[0] != '\\' {

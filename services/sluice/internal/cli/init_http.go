@@ -30,24 +30,23 @@ type elsewhereSetup struct {
 	// client is the ID of the client to which the token belongs.
 	client string
 	mesh   *meshElsewhere
-	// given is true if the token is new. The field authority is the new certificate authority, or nil if there is none.
+	// given is true if the token is new. authority is the new certificate authority, or nil if there is none.
 	given     bool
 	authority []byte
-	// compared maps the names of the servers in the plan to their comparisons.
+	// compared contains the comparisons of the servers in the plan, by name.
 	compared map[string]*comparison
 }
 
-// A comparison is the result of comparing the server of a client's entry with the server of the remote mesh that would
+// A comparison is the result of comparing the server in a client's entry with the server in the remote mesh that would
 // replace it.
 type comparison struct {
 	behind listedServer
-	// same is the number of tools that are the same on both servers. The field all is the number of tools that the
-	// entry's server has.
+	// same is the number of tools that are the same on both servers. all is the number of tools on the entry's server.
 	same, all int
-	// missing contains the tools that only the entry's server has. The field more contains the tools that only the
-	// mesh's server has.
+	// missing contains the tools that only the entry's server has. more contains the tools that only the mesh's server
+	// has.
 	missing, more []string
-	// reason is the reason why the entry stays as it is. It is empty if the entry is replaced.
+	// reason is the reason why the entry is not replaced. It is empty if the entry is replaced.
 	reason string
 }
 
@@ -95,7 +94,7 @@ func (s *setup) installElsewhere(ctx context.Context) (err error) {
 	return e.write(ctx)
 }
 
-// newElsewhere checks the flags of the command line and returns a new run.
+// newElsewhere checks the flags and returns a new run.
 func (s *setup) newElsewhere() (*elsewhereSetup, error) {
 	if len(s.clients) != 1 {
 		return nil, usageError{errors.New("each client has a token of its own at the mesh: name one client, as in " + s.command("init cursor --http URL --token-file FILE"))}
@@ -136,9 +135,9 @@ func (e *elsewhereSetup) connect(ctx context.Context) error {
 	return nil
 }
 
-// readToken returns the token from the token file, or the client's stored token if no token file is given. It prints
-// which of the two it uses. If the client has no token, readToken asks the person for one. It does not use
-// SLUICE_TOKEN, because that may be an operator's token or belong to another mesh.
+// readToken returns the token from the token file, or the client's stored token if there is no token file. It prints
+// which one it uses. If the client has no token, readToken asks the person for one. It does not use SLUICE_TOKEN, which
+// may be an operator's token or belong to another mesh.
 func (e *elsewhereSetup) readToken(ctx context.Context) (string, error) {
 	e.given = true
 	if path := e.flags.tokenFile; path != "" {
@@ -203,8 +202,8 @@ func (t *tool) promptHidden(ctx context.Context, text string) (string, error) {
 	}
 }
 
-// makePlan finds and prints the entries of clients whose servers also exist in the remote mesh, so that `init` can
-// replace them.
+// makePlan finds and prints the clients' entries whose servers also exist in the remote mesh. `init` can replace these
+// entries.
 func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	found := e.scan(e.flags.project)
 	names, err := e.mesh.servers(ctx, clientsetup.EntryNames(found))
@@ -224,7 +223,7 @@ func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 	return nil
 }
 
-// storeToken is called if `init` has no entry to change. It replaces the stored token if a new token was given.
+// storeToken is called if `init` has no entry to change. It replaces the stored token if there is a new token.
 func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	_, noToken := os.Stat(e.at.Token(e.client))
 	switch {
@@ -247,8 +246,8 @@ func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	}
 }
 
-// compare compares the server of each entry with the corresponding server of the remote mesh. If the two servers
-// differ, the entry is removed from the plan.
+// compare compares the server in each entry with the corresponding server in the remote mesh. If they differ, compare
+// removes the entry from the plan.
 func (e *elsewhereSetup) compare(ctx context.Context) error {
 	left := len(e.plan.Left)
 	e.askForVariables(ctx)
@@ -315,8 +314,8 @@ func (e *elsewhereSetup) compareServer(ctx context.Context, s clientsetup.Server
 }
 
 // difference compares the tools of the entry's server with the tools of the mesh's server, and stores the result in c.
-// The mesh's server may have fewer tools, because the policy of the mesh may hide tools. However, a tool that both
-// servers have must have the same definition.
+// The mesh's server may have fewer tools, because the mesh's policy can hide tools. But a tool on both servers must
+// have the same definition.
 func (c *comparison) difference(direct listedServer) {
 	want, err := definitionsByName(direct.tools)
 	got, err2 := definitionsByName(c.behind.tools)
@@ -344,8 +343,8 @@ func (c *comparison) difference(direct listedServer) {
 	}
 }
 
-// approvalTool is a tool that the mesh adds to a list of tools after the session has listed a tool whose calls all
-// require an approval. Clients use it to wait for the approval of a call.
+// approvalTool is a tool that the mesh adds to a tool list after the session has listed a tool whose calls all require
+// approval. Clients use it to wait for the approval of a call.
 const approvalTool = "sluice_approval_wait"
 
 func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
@@ -366,7 +365,7 @@ func (e *elsewhereSetup) printComparison(s clientsetup.Server, c *comparison) {
 	}
 }
 
-// entryCommand returns the command that an entry uses for a server of the mesh.
+// entryCommand returns the command in an entry for a server of the mesh.
 func (e *elsewhereSetup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
 	s, _ := e.plan.Server(server)
 	return e.entryProgram(f), clientconfig.Relay{Server: s.Elsewhere, As: f.Client.ID, URL: e.at.URL}.Args()
@@ -409,8 +408,8 @@ func (e *elsewhereSetup) write(ctx context.Context) error {
 	return e.prove(ctx)
 }
 
-// storeFiles stores the URL of the mesh. It also stores the token and the certificate authority if they are new. It
-// records each file before it writes the file.
+// storeFiles stores the URL of the mesh, and the token and the certificate authority if they are new. It records each
+// file before it writes the file.
 func (e *elsewhereSetup) storeFiles() error {
 	if e.state.Empty() {
 		e.state.Elsewhere = true
@@ -436,8 +435,7 @@ func (e *elsewhereSetup) storeFiles() error {
 	return nil
 }
 
-// prove starts each entry as its client would, and lists the entry's tools. It returns an error if an entry does not
-// work.
+// prove starts each entry as its client would, and lists its tools. It returns an error if an entry does not work.
 func (e *elsewhereSetup) prove(ctx context.Context) error {
 	var failed []string
 	for _, w := range e.plan.Wraps {
@@ -467,7 +465,7 @@ func (e *elsewhereSetup) prove(ctx context.Context) error {
 	return nil
 }
 
-// removeElsewhere removes the files that `init --http` has created, except files that were changed since.
+// removeElsewhere removes the files that `init --http` created, except files that were changed since.
 func (s *setup) removeElsewhere(ctx context.Context) error {
 	dirs := make(map[string]bool)
 	for path := range s.state.Created {

@@ -79,7 +79,7 @@ func (s *setup) install(ctx context.Context) error {
 }
 
 // checkProgram returns an error if the program is in a directory that will be removed later, because the clients'
-// entries contain the program's path.
+// entries contain its path.
 func checkProgram(path string) error {
 	for _, dir := range []string{"_npx", "go-build"} {
 		if slices.ContainsFunc(strings.Split(filepath.ToSlash(path), "/"), func(name string) bool { return strings.HasPrefix(name, dir) }) {
@@ -89,7 +89,7 @@ func checkProgram(path string) error {
 	return nil
 }
 
-// makePlan finds the clients' entries and the servers that the mesh already has.
+// makePlan finds the clients' entries and the servers that are already in the mesh.
 func (s *setup) makePlan() (err error) {
 	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil {
 		return err
@@ -110,8 +110,8 @@ func (s *setup) makePlan() (err error) {
 	return nil
 }
 
-// tryNew tries the servers that the mesh does not have yet, if the person agrees. If a server behaves differently
-// through the mesh, its entries are removed from the plan.
+// tryNew tries the servers that are not in the mesh yet, if the person agrees. If a server behaves differently through
+// the mesh, tryNew removes its entries from the plan.
 func (s *setup) tryNew(ctx context.Context) error {
 	left := len(s.plan.Left)
 	s.askForVariables(ctx)
@@ -141,8 +141,8 @@ func (s *setup) tryNew(ctx context.Context) error {
 	return nil
 }
 
-// entryCommand returns the command that an entry uses to reach its server through the mesh. In a file that is shared in
-// a repository, the command contains no path of this machine.
+// entryCommand returns the command in an entry for a server behind the mesh. In a file that is shared in a repository,
+// the command contains no path of this machine.
 func (s *setup) entryCommand(f clientconfig.File, server string) (command string, args []string) {
 	r := clientconfig.Relay{Server: server, As: f.Client.ID}
 	if f.Scope != clientconfig.Project {
@@ -241,7 +241,7 @@ func (s *setup) openSecrets(ctx context.Context) (err error) {
 	return err
 }
 
-// sealKey is the name of the key that encrypts the original entries of clients' files.
+// sealKey is the name of the key that encrypts the original entries in clients' files.
 const sealKey = "init"
 
 // write writes all files, with the clients' files last, and then tries each entry.
@@ -295,8 +295,8 @@ func (s *setup) write(ctx context.Context, files []meshFile) error {
 	return s.prove(ctx)
 }
 
-// checkUnchanged returns an error if the content of a mesh file has changed since `init` read it, because a person may
-// have changed the file while `init` waited for an answer.
+// checkUnchanged returns an error if a mesh file has changed since `init` read it. A person may have changed the file
+// while `init` waited for an answer.
 func (s *setup) checkUnchanged(files []meshFile) error {
 	for _, f := range files {
 		now, err := os.ReadFile(f.path)

@@ -10,15 +10,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// managed prints a settings file with which an administrator can restrict a client to servers that it reaches through
-// the mesh. It prints the file on standard output, and instructions for using the file on standard error.
+// managed prints a settings file with which an administrator can restrict a client to servers behind the mesh. It
+// prints the file on standard output, and instructions on standard error.
 func (s *setup) managed() error {
 	if len(s.clients) != 1 {
 		return usageError{fmt.Errorf("--managed needs one client: name one of %s", strings.Join(clientconfig.ManagedClients(), ", "))}
 	}
 	client := s.clients[0]
 	var entries []clientconfig.Entry
-	for _, f := range s.scan("") { // files of projects are omitted, because they come with repositories
+	for _, f := range s.scan("") { // project files are omitted, because they come with repositories
 		entries = append(entries, f.Entries...)
 	}
 	file, err := client.Managed(runtime.GOOS, s.programPath(), entries)

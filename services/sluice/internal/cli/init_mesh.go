@@ -26,8 +26,8 @@ func (s *setup) checkMesh() error {
 	return fmt.Errorf("your mesh runs in the process %d, which no client has started, so this command can't restart it: stop it, run this command, and start it again", mesh.PID)
 }
 
-// restartMesh stops the mesh if a client has started it, and starts it with the new configuration. Clients that were
-// connected to the old mesh connect to the new one.
+// restartMesh stops the mesh if a client has started it, and starts it with the new configuration. Clients of the old
+// mesh then connect to the new one.
 func (s *setup) restartMesh(ctx context.Context) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// sharedName is the command that entries contain in files that are shared in a repository.
+// sharedName is the command in entries in files that are shared in a repository.
 const sharedName = "sluice"
 
 // printNotes prints notes about the changes before the changes are written.
@@ -24,8 +24,8 @@ func (s *setup) printNotes() {
 	}
 }
 
-// sharedNotes returns a note that lists the files that are shared in a repository. These files do not contain the path
-// of the program, so each person who uses them needs the program in PATH.
+// sharedNotes returns a note that lists the files that are shared in a repository. These files do not contain the
+// program's path, so each person who uses them needs the program in PATH.
 func (s *setup) sharedNotes() []string {
 	var paths []string
 	for _, c := range s.changes {
@@ -43,8 +43,8 @@ func (s *setup) sharedNotes() []string {
 	return out
 }
 
-// sharedProblem returns the reason why the command in shared files would not start the program at the given path. It
-// returns "" if the command would start that program.
+// sharedProblem returns the reason why the command in shared files would not start the program at the given path, or ""
+// if it would.
 func sharedProblem(look func(string) (string, error), path string) string {
 	found, err := look(sharedName)
 	if err != nil {
@@ -60,7 +60,7 @@ func sharedProblem(look func(string) (string, error), path string) string {
 	return fmt.Sprintf("`%s` in your PATH is %s, and not this program (%s).", sharedName, found, path)
 }
 
-// holdMargin is how much longer the client's timeout must be than the time for which the mesh can hold a call.
+// holdMargin is the minimum difference between the client's timeout and the time for which the mesh can hold a call.
 const holdMargin = 15 * time.Second
 
 // timeoutNotes returns notes about entries whose timeout is too short for calls that wait for a person.
@@ -93,8 +93,8 @@ func timeoutNote(c clientconfig.Client, e clientconfig.Entry, hold time.Duration
 	return what + " set a shorter approvals.hold in the mesh's configuration."
 }
 
-// nameNotes returns notes about new servers whose names differ from the names of their entries. A name differs if
-// another server already has the entry's name.
+// nameNotes returns notes about new servers whose names differ from the names of their entries because another server
+// already has the name.
 func (s *setup) nameNotes() []string {
 	var out []string
 	for _, server := range s.plan.New() {
@@ -109,8 +109,8 @@ func (s *setup) nameNotes() []string {
 	return out
 }
 
-// variableNotes returns notes about entries with values from the environment. The mesh continues to use the values from
-// this run, even if a variable changes later.
+// variableNotes returns notes about entries with values from the environment. The mesh keeps the values from this run
+// even if a variable changes later.
 func (s *setup) variableNotes() []string {
 	var out []string
 	for _, server := range s.plan.New() {

@@ -16,20 +16,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// An observation lists the servers for which `init --observe` makes the mesh record its decisions without enforcing
-// them (mode: observe).
+// An observation contains the servers for `init --observe`, which puts servers in observe mode (mode: observe). In
+// observe mode, the mesh records its decisions without enforcing them.
 type observation struct {
 	// until is when observe mode ends for the servers that get `mode: observe` in this run.
 	until time.Time
-	// enforced contains the configured servers that are not in observe mode yet, sorted.
+	// enforced contains the configured servers that are not in observe mode, sorted.
 	enforced []string
-	// ends maps each server that is already in observe mode to the time at which observe mode ends.
+	// ends contains the time when observe mode ends for each server that is already in observe mode.
 	ends map[string]time.Time
 }
 
-// planObserve sets s.observed if the flag --observe is set. It includes the servers of entries that already go through
-// the mesh, and servers that the mesh has for another client. It does not include new servers, which always get `mode:
-// observe` with this flag.
+// planObserve sets s.observed if --observe is set. It includes the servers of entries that already go through the mesh,
+// and servers that the mesh has for another client. It omits new servers, which always get `mode: observe` with this
+// flag.
 func (s *setup) planObserve() error {
 	s.observed = observation{ends: make(map[string]time.Time)}
 	if !s.flags.observe {
@@ -63,8 +63,7 @@ func (s *setup) planObserve() error {
 	return nil
 }
 
-// observationEnd returns the time until which decisions are only recorded and not enforced (mode: observe). It returns
-// the zero time if decisions are already enforced.
+// observationEnd returns the time when observe mode ends, or the zero time if decisions are already enforced.
 func observationEnd(mode string, until observe.Until, now time.Time) time.Time {
 	if end := until.Time(); mode == observe.Observe && end.After(now) {
 		return end
@@ -72,7 +71,7 @@ func observationEnd(mode string, until observe.Until, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// serversOfClients returns the servers that the clients' entries use, sorted.
+// serversOfClients returns the servers in the clients' entries, sorted.
 func (s *setup) serversOfClients() []string {
 	names := make(map[string]bool)
 	for _, f := range s.plan.Files {
@@ -88,8 +87,8 @@ func (s *setup) serversOfClients() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// wrappedServer returns the server of the person's own mesh that an entry names, or "" if it names none. The server may
-// no longer exist.
+// wrappedServer returns the server of the person's own mesh in an entry, or "" if there is none. The server might not
+// exist any more.
 func wrappedServer(e clientconfig.Entry) string {
 	if e.Relay == nil || e.Relay.URL != "" {
 		return ""
@@ -97,8 +96,7 @@ func wrappedServer(e clientconfig.Entry) string {
 	return e.Relay.Server
 }
 
-// printObserved prints the servers for which decisions are only recorded (mode: observe), and the time at which this
-// ends.
+// printObserved prints the servers that are in observe mode, and when observe mode ends.
 func (s *setup) printObserved() {
 	if !s.flags.observe {
 		return
@@ -134,6 +132,6 @@ func (s *setup) printNotObserved() {
 	}
 }
 
-// observesMore reports whether `init` will set `mode: observe` for servers for which the mesh still enforces the
+// observesMore reports whether `init` will set `mode: observe` for servers for which the mesh currently enforces the
 // policies.
 func (s *setup) observesMore() bool { return len(s.observed.enforced) > 0 }

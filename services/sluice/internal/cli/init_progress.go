@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// quietFor is how long a step may run before a line about it is printed.
+// quietFor is how long a step runs before a line about it is printed.
 const quietFor = time.Second
 
-// progress prints the steps of several goroutines. Lines of different steps are never mixed.
+// progress prints the steps of several goroutines. Lines from different steps are never mixed.
 type progress struct {
 	mu    sync.Mutex
 	print func(format string, args ...any)
 }
 
-// during prints a line if the step takes longer than quietFor. The caller must call the returned function when the step
-// has ended.
+// during prints a line if the step takes longer than quietFor. The caller must call the returned function after the
+// step.
 func (p *progress) during(format string, args ...any) (ended func()) {
 	over := false
 	timer := time.AfterFunc(quietFor, func() {
@@ -33,7 +33,7 @@ func (p *progress) during(format string, args ...any) (ended func()) {
 	}
 }
 
-// do calls the given function while no other line is printed.
+// do calls print while no other line is printed.
 func (p *progress) do(print func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

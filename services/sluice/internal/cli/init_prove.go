@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// prove starts each entry that `init` has changed, as its client would, and lists the entry's tools. If all entries
-// work, it makes one call that the mesh refuses.
+// prove starts each entry that `init` has changed as its client would, and lists its tools. If all entries work, prove
+// makes one call that the mesh refuses.
 func (s *setup) prove(ctx context.Context) error {
 	var failed []string
 	steps := &progress{print: s.printf}
@@ -86,7 +86,7 @@ func (s *setup) showRefusal(ctx context.Context) error {
 	return nil
 }
 
-// trialOf returns the trial of a server in this run, or nil if the mesh already had the server.
+// trialOf returns the trial of a server in this run, or nil if the server was already in the mesh.
 func (s *setup) trialOf(server string) *trial {
 	for i, t := range s.trials {
 		if t.server == server {
@@ -96,8 +96,8 @@ func (s *setup) trialOf(server string) *trial {
 	return nil
 }
 
-// compareVisible returns an error if a tool that the server had in the trial is missing in the list that an entry gets
-// through the mesh, or has another definition there.
+// compareVisible compares the tools in the trial with the list that an entry gets through the mesh. It returns an error
+// if a tool is missing in the list or has a different definition there.
 func compareVisible(listed listedServer, t *trial) error {
 	if t == nil {
 		return nil
@@ -110,7 +110,7 @@ func compareVisible(listed listedServer, t *trial) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range sortedNames(want) { // the list may have more tools, because the mesh adds a tool for waiting calls
+	for _, name := range sortedNames(want) { // the list can have more tools, because the mesh adds a tool
 		if !bytes.Equal(want[name], got[name]) {
 			return fmt.Errorf("the tool %q is missing or has another definition", name)
 		}
@@ -152,7 +152,7 @@ func (s *setup) printNext() {
 	}
 }
 
-// enumerated joins names as in a sentence: "a", "a and b", "a, b and c".
+// enumerated joins names for a sentence: "a", "a and b", "a, b and c".
 func enumerated(names []string) string {
 	if len(names) < 2 {
 		return strings.Join(names, "")

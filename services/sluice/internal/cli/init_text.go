@@ -47,8 +47,7 @@ func (s *setup) clientNames() []string {
 	return out
 }
 
-// rowsOf returns a line for each entry in a file. It includes the entries that the plan changes and the entries that
-// the plan leaves as they are.
+// rowsOf returns a line for each entry in a file, including the entries that the plan does not change.
 func (s *setup) rowsOf(file int) []string {
 	var out []string
 	for _, w := range s.plan.Wraps {
@@ -76,7 +75,7 @@ func leftText(l clientsetup.Left) string {
 	return fmt.Sprintf("%s: stays as it is, because it %s", l.Entry.Name, l.Reason)
 }
 
-// printLeft prints the entries that `init` leaves as they are.
+// printLeft prints the entries that `init` does not change.
 func (s *setup) printLeft(left []clientsetup.Left) {
 	for _, l := range left {
 		s.printf("%s: %s", s.plan.Files[l.File].File.Client.Name, leftText(l))

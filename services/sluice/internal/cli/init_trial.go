@@ -29,25 +29,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// maxConcurrentTrials limits how many servers are tried at the same time. Each of them is started twice, once directly
-// and once in the trial mesh.
+// maxConcurrentTrials is the maximum number of servers that are tried at the same time. Each server is started twice:
+// directly and in the trial mesh.
 const maxConcurrentTrials = 3
 
-// A trial compares how a server behaves when it is used directly and when it is used through the mesh.
+// A trial compares a server's behavior with and without the mesh.
 type trial struct {
 	server string
 	direct listedServer
 	// tools contains the server's tools with their classifications.
 	tools []policy.ClassifiedTool
-	// reason is the reason why the server's entries stay as they are. For example, the server behaves differently when
-	// it is used through the mesh, or it does not work without the mesh either. It is empty if the server behaves the
-	// same.
+	// reason is the reason why the server's entries are not changed. For example, the server behaves differently through
+	// the mesh, or it does not work even without the mesh. It is empty if the server behaves the same.
 	reason string
 }
 
-// tryServers lists the tools of each server both directly and through a temporary mesh in this process. It stops this
-// mesh afterwards, but the mesh's data stays in s.trialDir. tryServers calls the given function after each server,
-// unless ctx is done.
+// tryServers lists each server's tools both directly and through a temporary mesh in this process. Afterwards it stops
+// this mesh, but keeps the mesh's data in s.trialDir. It calls done after each server, unless ctx is done.
 func (s *setup) tryServers(ctx context.Context, servers []clientsetup.Server, done func(trial)) ([]trial, error) {
 	mesh, err := s.startTrialMesh(ctx, servers)
 	if err != nil {
@@ -133,7 +131,7 @@ func listURL(ctx context.Context, url string, headers http.Header) (listedServer
 	return listed, err
 }
 
-// headerTransport adds headers to requests. It refuses redirects, because the headers would otherwise be sent to
+// headerTransport adds headers to requests. It refuses redirects, because otherwise the headers would be sent to
 // another server. It also records whether the server has responded with status 401.
 type headerTransport struct {
 	headers http.Header
@@ -172,8 +170,8 @@ func (h *headerTransport) refused() bool {
 	return h.unauthorized
 }
 
-// compareTools describes the first difference between two lists of tools, or returns "" if they have the same tools
-// with the same definitions.
+// compareTools describes the first difference between two tool lists, or returns "" if they contain the same tools with
+// the same definitions.
 func compareTools(direct, behind jsontext.Value) string {
 	want, err := definitionsByName(direct)
 	if err != nil {
@@ -207,8 +205,8 @@ func sortedNames(all ...map[string]jsontext.Value) []string {
 	return slices.Compact(out)
 }
 
-// definitionsByName maps the names of tools to their definitions as canonical JSON. It returns an error if two tools
-// have the same name, because it is not known which of them a client would use.
+// definitionsByName returns the tools' definitions as canonical JSON, by name. It returns an error if two tools have
+// the same name, because it is not known which of them a client would use.
 func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 	var tools []jsontext.Value
 	if err := json.Unmarshal(list, &tools); err != nil {
@@ -233,7 +231,7 @@ func definitionsByName(list jsontext.Value) (map[string]jsontext.Value, error) {
 	return out, nil
 }
 
-// A trialMesh is a mesh in this process that has its own temporary data and allows every call.
+// A trialMesh is a mesh in this process that has temporary data and allows every call.
 type trialMesh struct {
 	dir, token string
 	mesh       *sluice.Mesh
@@ -275,8 +273,8 @@ func (s *setup) startTrialMesh(ctx context.Context, servers []clientsetup.Server
 	return m, nil
 }
 
-// config returns the configuration of the trial mesh. The secrets of the servers are in the returned environment
-// instead of in a file.
+// config returns the configuration of the trial mesh. The servers' secrets are in the returned environment and not in a
+// file.
 func (m *trialMesh) config(servers []clientsetup.Server) (*config.File, config.Env, error) {
 	env := map[string]string{"SLUICE_TRIAL_TOKEN": m.token, "SLUICE_TRIAL_OPERATOR": authn.NewSecret()}
 	references := make(map[clientsetup.SecretKey]string)
@@ -330,7 +328,7 @@ func (m *trialMesh) list(ctx context.Context, server string) (listedServer, erro
 	return listURL(ctx, "http://"+m.mesh.MCP().String()+mcpPath(server), http.Header{"Authorization": {"Bearer " + m.token}})
 }
 
-// end stops the mesh. The mesh's data stays until removeTrial removes it.
+// end stops the mesh. removeTrial removes its data later.
 func (m *trialMesh) end() {
 	m.stop()
 	if m.mesh != nil {
@@ -341,8 +339,8 @@ func (m *trialMesh) end() {
 // trialDataIn returns the data directory of the trial mesh in the given directory.
 func trialDataIn(dir string) string { return filepath.Join(dir, "data") }
 
-// adoptPackages moves the packages that the trial mesh has installed to the data directory of the person's own mesh, so
-// that they need not be installed again. If a package can't be moved, it is installed again when its server starts.
+// adoptPackages moves the packages that the trial mesh has installed to the data directory of the person's own mesh. A
+// package that can't be moved is installed again when its server starts.
 func (s *setup) adoptPackages() {
 	if s.trialDir == "" {
 		return

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// undo restores the clients' files. If no change to a client's file is left, undo also stops the mesh and removes what
-// `init` wrote for the mesh: configuration, policies, tokens and secrets. The journal stays.
+// undo restores the clients' files. If no change to a client's file remains, undo also stops the mesh and removes the
+// configuration, policies, tokens and secrets that `init` wrote for it. The journal stays.
 func (s *setup) undo(ctx context.Context) (err error) {
 	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	if _, err := s.undoHooks(ctx); err != nil {
 		return err
 	}
-	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil { // removing a hook also records what it changes
+	if s.state, err = clientsetup.LoadState(s.paths.Data); err != nil { // removing a hook also changes the state
 		return err
 	}
 	key, err := s.oldKey(ctx)
@@ -64,8 +64,7 @@ func (s *setup) undo(ctx context.Context) (err error) {
 	return nil
 }
 
-// undoOnlyHooks is called if `init` has left no changes to undo. It removes the hooks that `hook install` has
-// registered.
+// undoOnlyHooks is called if there are no changes by `init` to undo. It removes the hooks from `hook install`.
 func (s *setup) undoOnlyHooks(ctx context.Context) error {
 	if err := s.state.End(); err != nil { // a killed init may have left a temporary file
 		return err
@@ -99,8 +98,8 @@ func (s *setup) confirmUndo(ctx context.Context) error {
 	}
 }
 
-// oldKey returns the key that encrypts the original entries of clients' files. It returns nil if `init` was stopped
-// before it changed a file.
+// oldKey returns the key that encrypts the original entries in clients' files, or nil if `init` was stopped before it
+// changed a file.
 func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
 	if s.secrets, err = secretstore.OpenKind(s.paths.Data, s.state.Store); err != nil {
 		return nil, err
@@ -115,7 +114,7 @@ func (s *setup) oldKey(ctx context.Context) (key []byte, err error) {
 	return key, nil
 }
 
-// printUndone prints what happened to each file, and reports whether any change could not be undone.
+// printUndone prints the result for each file, and reports whether a change could not be undone.
 func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 	kept, held := false, false
 	for _, d := range done {
@@ -153,8 +152,8 @@ func (s *setup) printUndone(done []clientsetup.Undone) (failed bool) {
 	return failed || kept || held
 }
 
-// printKept prints an entry that is not restored. It prints the entry's original source without secrets, and the places
-// that contain the secrets.
+// printKept prints an entry that is not restored. It prints the entry's original source without secrets, and the
+// locations of the secrets.
 func (s *setup) printKept(path, what string, k clientsetup.Kept) {
 	home := s.system.Home + string(filepath.Separator)
 	s.printf("%s: %s: %s. Before init it was:", path, what, strings.ReplaceAll(k.Reason, home, "~"+string(filepath.Separator)))
@@ -170,7 +169,7 @@ func (s *setup) printKept(path, what string, k clientsetup.Kept) {
 	}
 }
 
-// printMeshStays prints which parts of the mesh stay because clients still use them.
+// printMeshStays prints the parts of the mesh that stay because clients still use them.
 func (s *setup) printMeshStays() {
 	if s.state.Elsewhere {
 		s.printf("The tokens stay, because these clients still use a mesh of your team: %s", s.stateClients())
@@ -196,9 +195,8 @@ func (s *setup) stateClients() string {
 	return text
 }
 
-// removeMesh stops the mesh and removes what `init` has created for it. It keeps files that were changed since, and the
-// records of the journal. If the configuration stays, the policies, tokens and secrets that the configuration uses also
-// stay.
+// removeMesh stops the mesh and removes the files that `init` created for it. It keeps files that were changed since,
+// and the journal's records. If the configuration stays, the policies, tokens and secrets in it stay too.
 func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if s.state.Elsewhere {
 		return s.removeElsewhere(ctx)
@@ -206,7 +204,7 @@ func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if err := s.stopMesh(ctx); err != nil {
 		return err
 	}
-	// The configuration is removed first, so that a later `init` never finds the configuration without its policies.
+	// The configuration is removed first. Otherwise a later `init` could find it without its policies.
 	mesh, err := s.state.UndoMesh(key, s.paths.Config)
 	if err != nil {
 		return err
@@ -332,8 +330,8 @@ func (s *setup) printMeshUndone(mesh clientsetup.MeshUndone, policies, changed [
 	}
 }
 
-// printStillWrapped prints the clients' entries that still go through the mesh to a server that the mesh no longer has.
-// For example, an entry does so if it was renamed after `init` changed it.
+// printStillWrapped prints the clients' entries that still go through the mesh to a server that is not in the mesh any
+// more. An example is an entry that was renamed after `init` changed it.
 func (s *setup) printStillWrapped(mesh clientsetup.MeshUndone) {
 	for _, f := range clientsetup.Scan(s.system, clientconfig.Clients(), s.flags.project) {
 		for _, e := range f.Entries {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hooksetup"
 )
 
-// undoHooks prints the hooks of the clients whose files undo restores, and removes these hooks if the person agrees,
+// undoHooks prints the hooks of the clients whose files undo restores. If the person agrees, it removes these hooks,
 // because they would deny all calls without a mesh. It reports whether there are such hooks.
 func (s *setup) undoHooks(ctx context.Context) (found bool, err error) {
 	hooks, err := s.installedHooks()
@@ -31,7 +31,7 @@ func (s *setup) undoHooks(ctx context.Context) (found bool, err error) {
 			return true, errors.New("nothing was changed")
 		}
 		s.printf("The hooks stay, and what they need of your mesh stays with them.")
-		return true, nil // undo goes on without the hooks
+		return true, nil // undo continues without the hooks
 	}
 	for _, h := range hooks {
 		if err := h.remove(ctx); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// leaveInvalid leaves entries as they are if the configuration of the mesh can't contain their servers.
+// leaveInvalid removes servers from the plan that the mesh's configuration can't contain. It does not change their
+// entries.
 func (s *setup) leaveInvalid() {
 	for _, server := range s.plan.New() {
 		if err := checkServer(server); err != nil {
@@ -23,7 +24,7 @@ func (s *setup) leaveInvalid() {
 	}
 }
 
-// checkServer returns the error that loading a configuration with only this server would return.
+// checkServer returns the error from loading a configuration with only this server.
 func checkServer(s clientsetup.Server) error {
 	references := make(map[clientsetup.SecretKey]string)
 	for _, v := range s.Secrets() {
@@ -38,7 +39,7 @@ func checkServer(s clientsetup.Server) error {
 	raw = []byte(strings.ReplaceAll(string(raw), "${file:"+file.Operator+"}", "${env:"+operator+"}"))
 	_, err = config.Parse("sluice.yaml", raw, func(name string) (string, bool) {
 		if name == "SLUICE_SECRET" || name == operator {
-			return strings.Repeat("x", 40), true //nolint:mnd // longer than the minimum of tokens
+			return strings.Repeat("x", 40), true //nolint:mnd // longer than the minimum length of tokens
 		}
 		return app.Env(name)
 	})

@@ -53,9 +53,9 @@ log, and in the journal's file head.json.`,
 	return c
 }
 
-// journalDir returns the directory of the journal. It searches in the directory that the arguments name, or in the
-// configured data directory if there are no arguments. If that directory contains no journal directory, it is itself
-// treated as the journal's directory.
+// journalDir returns the directory of the journal. It searches the directory in the arguments, or the configured data
+// directory if there are no arguments. If this directory contains no journal directory, it is itself the journal
+// directory.
 func (t *tool) journalDir(given []string) (string, error) {
 	var dir string
 	if len(given) > 0 {
@@ -142,7 +142,7 @@ func formatHead(h *journal.Head) string {
 		h.Time.Local().Format(time.DateTime), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash, h.Key)
 }
 
-// journalCheck describes how many of the older records a gateway has checked since it started.
+// journalCheck describes how many older records a gateway has checked since it started.
 type journalCheck struct {
 	Done     bool     `json:"done"`
 	Segments int32    `json:"segments"`

@@ -9,16 +9,16 @@ import (
 
 const (
 	day = 24 * time.Hour
-	// callsKept is how long the journal stores records of calls if its size limit permits.
+	// callsKept is how long the journal stores records of calls if its size limit allows this.
 	callsKept = 90 * day
 )
 
-// journalRoom contains the size limit for the journal's records of calls, and the size that is used, in bytes.
+// journalRoom contains the size limit for the journal's records of calls and the used size, in bytes.
 type journalRoom struct {
 	Bytes int64 `json:"bytes"`
 	Used  int64 `json:"used"`
-	// LastsDays is how many days of records fit within the limit at the current rate. It is 0 if the rate is not known
-	// yet.
+	// LastsDays is the number of days of records that fit within the limit at the current rate. It is 0 if the rate is not
+	// known yet.
 	LastsDays float64 `json:"lastsDays,omitzero"`
 }
 

@@ -75,7 +75,7 @@ func TestLists_EndAtALargeResponse(t *testing.T) {
 func TestLimitedBody_EndsWithAnErrorAfterTheLimit(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]error{0: nil, maxBody: nil, maxBody + 1: errTooLarge, 2 * maxBody: errTooLarge} {
-		body := &limitedBody{body: io.NopCloser(io.LimitReader(zeros{}, int64(size))), left: maxBody}
+		body := &limitedBody{body: io.NopCloser(io.LimitReader(zeros{}, int64(size))), remaining: maxBody}
 		n, err := io.Copy(io.Discard, body)
 		if !errors.Is(err, want) || n > maxBody+1 {
 			t.Errorf("%d bytes: %d were read, %v", size, n, err)

@@ -38,8 +38,8 @@ func (f listFault) String() string {
 	return line
 }
 
-// faultLines returns one line for each fault. If there are more than maxFaultsShown faults, the last line contains the
-// number of the faults that are not shown.
+// faultLines returns one line for each fault. If there are more than maxFaultsShown, the last line contains the number
+// of the remaining faults.
 func faultLines(all []listFault) (out []string) {
 	for i, f := range all {
 		if i == maxFaultsShown {

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/localconfig"
 )
 
-// localFile is the configuration in the working directory. The file is read only once, so that the command uses exactly
-// the content that the person has agreed to.
+// localFile is the configuration in the working directory. It is read only once, so that the command uses exactly the
+// content to which the person has agreed.
 type localFile struct {
 	file    *config.File
 	content []byte
@@ -30,7 +30,7 @@ type localFile struct {
 }
 
 // loadLocal returns the configuration that --config or SLUICE_CONFIG names. If neither is set, it returns the
-// configuration in the working directory, and also a description of this file. If there is no such file, it returns the
+// configuration in the working directory and a description of this file. If there is no such file, it returns the
 // configuration of the person's own mesh if personalConfig finds one, and otherwise the defaults. Only commands that
 // send no token may call loadLocal, because the file could contain the address of another machine.
 func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
@@ -83,8 +83,8 @@ func (l *localFile) reader() func() ([]byte, error) {
 }
 
 // confirmLocal asks the person to agree to the configuration in the working directory, unless the person has agreed to
-// the same content before. It first shows what the configuration would use. If there is no terminal, it returns an
-// error.
+// the same content before. It first shows what the configuration would use. It returns an error if there is no
+// terminal.
 func (t *tool) confirmLocal(ctx context.Context, found *localFile) error {
 	if !isInteractive(false) {
 		return fmt.Errorf("%s in this folder is not used, because there is no terminal to ask you at: name it with --config %s", localconfig.Name, localconfig.Name)
@@ -172,8 +172,8 @@ func describeServer(s config.Server) string {
 	return text
 }
 
-// withoutQuery returns the scheme, the host and the path of an address. It omits the other parts, because they may
-// contain secrets.
+// withoutQuery returns the scheme, host and path of an address. It omits the other parts, because they may contain
+// secrets.
 func withoutQuery(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -185,8 +185,8 @@ func withoutQuery(address string) string {
 // reference matches a reference to a variable or a file, such as ${env:NAME}.
 var reference = regexp.MustCompile(`\$\{([a-z]+):([^}]*)\}`)
 
-// referencesOf returns the addresses in a configuration that have a scheme. It also returns the variables and files to
-// which the configuration refers. Both results are sorted.
+// referencesOf returns the addresses with a scheme in a configuration. It also returns the variables and files to which
+// the configuration refers. Both results are sorted.
 func referencesOf(f *config.File) (addresses, secrets []string) {
 	forEachString(reflect.ValueOf(*f), func(text string) {
 		for _, found := range reference.FindAllStringSubmatch(text, -1) {
@@ -201,7 +201,7 @@ func referencesOf(f *config.File) (addresses, secrets []string) {
 	return slices.Compact(addresses), slices.Compact(secrets)
 }
 
-// forEachString calls the given function with every string in a value, including the keys of maps.
+// forEachString calls do with every string in a value, including the keys of maps.
 func forEachString(v reflect.Value, do func(string)) {
 	switch v.Kind() { //nolint:exhaustive // other kinds contain no strings
 	case reflect.String:

@@ -28,7 +28,7 @@ const signInTime = 10 * time.Minute
 type loginFlags struct {
 	issuer, role, tokenFile string
 	device, noBrowser       bool
-	// maxAge limits how long ago the person may have authenticated. If it is 0, any time is accepted.
+	// maxAge is the maximum time since the person's authentication. 0 means no limit.
 	maxAge time.Duration
 	acr    []string
 }
@@ -68,7 +68,7 @@ confirm it. With --device, many issuers ignore both flags.`,
 	return c
 }
 
-// signIn signs in, stores the session, and ends the session that was stored before.
+// signIn signs in, stores the session, and ends the previously stored session.
 func (t *tool) signIn(ctx context.Context, f *config.File, flags *loginFlags) error {
 	role := authv1.TokenRole(authv1.TokenRole_value["TOKEN_ROLE_"+strings.ToUpper(flags.role)])
 	if flags.role != "" && (role == authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED || role == authv1.TokenRole_TOKEN_ROLE_AGENT) {
@@ -99,8 +99,8 @@ func (t *tool) signIn(ctx context.Context, f *config.File, flags *loginFlags) er
 	return t.printSignedIn(created)
 }
 
-// withSessions calls the given function with a client. It uses a new connection each time, because a connection without
-// a credential is closed after 10 s, and a sign-in takes longer.
+// withSessions calls do with a client on a new connection. It uses a new connection each time, because a connection
+// without a credential is closed after 10 s, and a sign-in takes longer.
 func (t *tool) withSessions(ctx context.Context, at endpoint, with credential, do func(context.Context, identityv1.SessionServiceClient) error) error {
 	conn, err := t.dialWith(at, with)
 	if err != nil {
@@ -115,7 +115,7 @@ func (t *tool) withSessions(ctx context.Context, at endpoint, with credential, d
 // anonymous is the credential of a person who has not signed in yet.
 var anonymous = credential{from: "none"}
 
-// chooseSignIn returns the issuer that the flags name, or the only issuer if they name none.
+// chooseSignIn returns the issuer in the flags, or the only issuer if the flags name none.
 func (t *tool) chooseSignIn(ctx context.Context, at endpoint, flags *loginFlags) (*identityv1.SignIn, error) {
 	var all []*identityv1.SignIn
 	err := t.withSessions(ctx, at, anonymous, func(ctx context.Context, client identityv1.SessionServiceClient) error {
@@ -190,7 +190,7 @@ func readTokenFile(path string) (string, error) {
 	return token, nil
 }
 
-// signInByDevice shows a code, and requests the session again and again until the person has entered the code on
+// signInByDevice shows a code, and then requests the session repeatedly until the person has entered the code on
 // another device.
 func (t *tool) signInByDevice(ctx context.Context, at endpoint, req *identityv1.CreateSessionRequest) (created *identityv1.CreateSessionResponse, err error) {
 	var started *identityv1.StartDeviceSignInResponse
@@ -230,8 +230,7 @@ func (t *tool) signInByDevice(ctx context.Context, at endpoint, req *identityv1.
 	}
 }
 
-// slowDown is the time by which the interval of the device flow grows if the issuer asks for it (RFC 8628, section
-// 3.5).
+// slowDown is added to the polling interval of the device flow if the issuer requests it (RFC 8628, section 3.5).
 const slowDown = 5 * time.Second
 
 // signedIn is a session in the JSON output.
@@ -269,8 +268,8 @@ func (t *tool) logout() *cobra.Command {
 	return &cobra.Command{
 		Use:   "logout",
 		Short: "End the session of `login`",
-		Long: `End the session of ` + "`" + t.self + " login`" + `, and delete its token from this machine. When the command has
-ended, no service accepts this token. You stay signed in at the issuer.`,
+		Long: `End the session of ` + "`" + t.self + " login`" + `, and delete its token from this machine. Once the command
+returns, no service accepts this token. You stay signed in at the issuer.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
@@ -282,7 +281,7 @@ ended, no service accepts this token. You stay signed in at the issuer.`,
 	}
 }
 
-// signOut ends the stored session, and deletes it from this machine.
+// signOut ends the stored session and deletes it from this machine.
 func (t *tool) signOut(ctx context.Context, f *config.File) error {
 	session, err := readSession(ctx, f)
 	if errors.Is(err, errNoSession) {
@@ -369,16 +368,15 @@ func (t *tool) printCaller(token *identityv1.Token) error {
 	})
 }
 
-// readLimited reads a file, or standard input if the path is -. It returns an error if there are more bytes than
-// allowed.
-func readLimited(path string, most int64) ([]byte, error) {
+// readLimited reads a file, or standard input if the path is -. It returns an error if there are more than limit bytes.
+func readLimited(path string, limit int64) ([]byte, error) {
 	if path == "-" {
-		return readUpTo(os.Stdin, most)
+		return readUpTo(os.Stdin, limit)
 	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close() //nolint:errcheck // the file was only read
-	return readUpTo(file, most)
+	return readUpTo(file, limit)
 }

@@ -19,11 +19,11 @@ import (
 const (
 	// minAuthAge and maxAuthAge are the minimum and the maximum value of `login --max-age`.
 	minAuthAge, maxAuthAge = time.Minute, 24 * time.Hour
-	// maxACRValues limits how many values --acr may have. maxACRBytes limits the length of each value.
+	// maxACRValues is the maximum number of values of --acr. maxACRBytes is the maximum length of each value.
 	maxACRValues, maxACRBytes = 8, 256
-	// anyAuthAge is the max_age of a sign-in that accepts any authentication, however old. The request needs a max_age,
-	// because an issuer need not send the claim auth_time without it (OpenID Connect Core, section 3.1.2.1). This value
-	// is so large that an issuer does not ask people to authenticate again.
+	// anyAuthAge is the max_age for a sign-in that accepts any authentication, however old. The request needs a max_age,
+	// because without it an issuer need not send the claim auth_time (OpenID Connect Core, section 3.1.2.1). The value is
+	// so large that an issuer does not ask people to authenticate again.
 	anyAuthAge = 365 * 24 * time.Hour
 )
 
@@ -58,7 +58,7 @@ func (l *loginFlags) authentication() *identityv1.AuthenticationRequest {
 	return out
 }
 
-// authenticationParameters returns the parameters of an authorization request that require a certain authentication.
+// authenticationParameters returns the parameters of an authorization request that require certain authentication.
 func authenticationParameters(want *identityv1.AuthenticationRequest) []oauth2.AuthCodeOption {
 	age := anyAuthAge
 	if want.GetMaxAge() != nil {
@@ -71,10 +71,9 @@ func authenticationParameters(want *identityv1.AuthenticationRequest) []oauth2.A
 	return out
 }
 
-// stepUpError returns the error for a vote that needs another sign-in. It contains the command to run, which is made of
-// the parameters in the facts of the error. The command asks for an authentication of at most half the maximum age, so
-// that the person has time to vote. With the maximum age itself, the provider could accept an authentication that is
-// too old a moment later.
+// stepUpError returns the error for a vote that needs another sign-in. It contains the command to run, with parameters
+// from the facts in the error. The command requires an authentication whose age is at most half the maximum age. If it
+// accepted the maximum age, the authentication could become too old before the person has voted.
 func (t *tool) stepUpError(err error, message string) error {
 	facts := rpc.Facts(err)
 	words := []string{"login"}

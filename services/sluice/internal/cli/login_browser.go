@@ -23,12 +23,12 @@ import (
 
 const (
 	callbackPath = "/callback"
-	// signedInPage and failedPage are what the browser shows after the sign-in.
+	// signedInPage and failedPage are the pages that the browser shows after the sign-in.
 	signedInPage = "<!doctype html><meta charset=utf-8><title>Sluice</title><p>You can close this page and return to the terminal."
 	failedPage   = "<!doctype html><meta charset=utf-8><title>Sluice</title><p>The sign-in has failed. The terminal shows the reason."
 )
 
-// callback is the issuer's answer to an authorization request (RFC 6749, section 4.1.2).
+// callback is the issuer's response to an authorization request (RFC 6749, section 4.1.2).
 type callback struct {
 	code string
 	err  error
@@ -36,7 +36,7 @@ type callback struct {
 
 // authorizationRequest is an authorization request that a browser sends to an issuer (RFC 6749, section 4.1.1).
 type authorizationRequest struct {
-	// page is the URL to open. The field state is the value of the parameter `state` in this URL.
+	// page is the URL to open. state is the parameter `state` in this URL.
 	page, state string
 	// issuer identifies the issuer. sendsIssuer is true if the issuer sends the parameter `iss` (RFC 9207).
 	issuer      string
@@ -60,9 +60,9 @@ func (t *tool) authorizationCode(ctx context.Context, at *identityv1.SignIn, wan
 	return out, err
 }
 
-// openPage opens the page of an authorization request, and returns the authorization code. It calls the given function
-// with a redirect URI to get the request. The issuer redirects the browser to a server on loopback (RFC 8252, section
-// 7.3), which runs until it has received the issuer's answer.
+// openPage opens the page of an authorization request and returns the authorization code. It calls begin with a
+// redirect URI to get the request. The issuer redirects the browser to a loopback server (RFC 8252, section 7.3), which
+// runs until it receives the issuer's response.
 func (t *tool) openPage(ctx context.Context, noBrowser bool, begin func(redirect string) (authorizationRequest, error)) (code string, err error) {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -92,7 +92,7 @@ func (t *tool) openPage(ctx context.Context, noBrowser bool, begin func(redirect
 	}
 }
 
-// callbackHandler returns a handler that sends the issuer's answer to a channel. The handler refuses requests without
+// callbackHandler returns a handler that sends the issuer's response to a channel. The handler refuses requests without
 // the state of this sign-in, because any page in the browser can send such requests.
 func callbackHandler(request *authorizationRequest, answers chan<- callback) http.Handler {
 	mux := http.NewServeMux()
@@ -112,13 +112,13 @@ func callbackHandler(request *authorizationRequest, answers chan<- callback) htt
 		_, _ = io.WriteString(w, page)
 		select {
 		case answers <- answer:
-		default: // an answer was received before
+		default: // an answer has already been received
 		}
 	})
 	return mux
 }
 
-// readCallback reads an authorization response. A response of another issuer is refused (RFC 9207, section 2.4).
+// readCallback reads an authorization response. It refuses responses from other issuers (RFC 9207, section 2.4).
 func readCallback(request *authorizationRequest, query url.Values) callback {
 	from := query.Get("iss")
 	switch {
@@ -132,8 +132,8 @@ func readCallback(request *authorizationRequest, query url.Values) callback {
 	return callback{code: query.Get("code")}
 }
 
-// checkPage returns an error unless the text is an https URL, or an http URL on loopback. A mesh that is not trusted
-// could otherwise make this program open files and other programs.
+// checkPage returns an error unless the text is an https URL or a loopback http URL. Otherwise an untrusted mesh could
+// make this program open files and other programs.
 func checkPage(text string) error {
 	page, err := url.Parse(text)
 	if err != nil || page.Host == "" || page.Scheme != "https" && (page.Scheme != "http" || !loopback.Host(page.Hostname())) {

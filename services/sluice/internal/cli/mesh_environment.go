@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// meshVariables lists the environment variables that a mesh gets when a client starts it, in addition to variables that
-// begin with XDG_ or LC_. Their values come from the stored environment or from the client (see meshEnvironment). The
-// mesh gets no other variables, because they could contain secrets of this client.
+// meshVariables contains the environment variables that a mesh gets when a client starts it. The mesh also gets
+// variables that begin with XDG_ or LC_. The values come from the stored environment or from the client (see
+// meshEnvironment). The mesh gets no other variables, because they could contain this client's secrets.
 var meshVariables = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "TZ", "LANG", "LANGUAGE", "DBUS_SESSION_BUS_ADDRESS",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
@@ -29,8 +29,8 @@ var meshVariables = []string{
 	"TEMP", "TMP", "PATHEXT", "COMSPEC",
 }
 
-// sessionVariables lists the variables of a mesh that differ between the person's sessions. The mesh always inherits
-// these variables from the client that starts it.
+// sessionVariables contains the variables that differ between the person's sessions. The mesh always inherits them from
+// the client that starts it.
 var sessionVariables = []string{"DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR", "TMPDIR", "TEMP", "TMP", "TZ", "LANG", "LANGUAGE"}
 
 func isOfSession(name string) bool {
@@ -50,10 +50,9 @@ func meshEnv(environ []string) []string {
 
 func environmentPath(data string) string { return filepath.Join(data, "environment.json") }
 
-// storeMeshEnvironment stores the variables with which clients will start the mesh, and the variables that a hook uses
-// to find the clients' files. If they were not stored, the first client to start the mesh could choose the programs,
-// proxies and certificates for the servers of all clients, and the settings of a project could choose the files that
-// the hook reads.
+// storeMeshEnvironment stores the variables with which clients will start the mesh, and the variables with which a hook
+// finds the clients' files. Otherwise the first client to start the mesh could choose the programs, proxies and
+// certificates for all clients' servers. Also, a project's settings could choose the files that the hook reads.
 func storeMeshEnvironment(data string) error {
 	env := slices.DeleteFunc(meshEnv(app.Environ()), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
@@ -115,8 +114,8 @@ func storedEnvironment(data string) (stored []string, err error) {
 	return stored, nil
 }
 
-// hookSystem returns the home directory and the variables that a hook uses to find the clients' files. It uses the
-// values that were stored for the hook's mesh. If no values were stored, it uses the values of this process.
+// hookSystem returns the home directory and the variables with which a hook finds the clients' files. It uses the
+// values that were stored for the hook's mesh, or the values of this process if none were stored.
 func (t *tool) hookSystem() (clientconfig.System, error) {
 	sys := clientconfig.System{OS: runtime.GOOS, Getenv: getenv}
 	var stored []string

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// describeObserved describes the parts of the policy that are not enforced but only recorded (mode: observe). It
-// returns a line for each of the first ten parts, and a line with the number of the other parts. The count is the
-// number of all parts.
+// describeObserved describes the parts of the policy in observe mode, which are not enforced. It returns a line for
+// each of the first ten parts, and a line with the number of the other parts. The parameter count is the number of all
+// parts.
 func describeObserved(parts []*policyv1.ObservedPolicy, count int) []string {
 	const most = 10
 	var lines []string
@@ -24,8 +24,8 @@ func describeObserved(parts []*policyv1.ObservedPolicy, count int) []string {
 	return lines
 }
 
-// checkObserved returns a warning for each server for which the configuration no longer contains `mode: observe`, while
-// the running mesh still does not enforce the policy. The mesh must be restarted to enforce it.
+// checkObserved returns warnings about servers that the running mesh has in observe mode, although the configuration no
+// longer contains `mode: observe`. The mesh must be restarted to enforce the policy for them.
 func checkObserved(f *config.File, parts []*policyv1.ObservedPolicy) (out []checkResult) {
 	for _, p := range parts {
 		own, known := f.Servers[p.GetServer()]

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// announced returns the description of this process that other commands use to find it. f must contain the addresses at
+// announced returns the description of this process with which other commands find it. f must contain the addresses on
 // which the process actually listens.
 func (i idleFlags) announced(f *config.File) running.Mesh {
 	m := running.Mesh{MCP: f.Listen, GRPC: f.GRPC, PID: os.Getpid(), OnDemand: i.onDemand, Version: app.Version(), Started: time.Now()}
@@ -21,10 +21,10 @@ func (i idleFlags) announced(f *config.File) running.Mesh {
 	return m
 }
 
-// onDemandText says when the configuration's mesh was started and when it will stop. It returns "" unless a client has
-// started the mesh.
+// onDemandText says when the configuration's mesh was started and when it will stop, if a client has started it.
+// Otherwise it returns "".
 func (t *tool) onDemandText(f *config.File) string {
-	if t.addr != "" { // the address may be that of another mesh
+	if t.addr != "" { // the address may belong to another mesh
 		return ""
 	}
 	mesh, found, err := running.Find(f.Path(f.Data))
@@ -35,8 +35,8 @@ func (t *tool) onDemandText(f *config.File) string {
 		mesh.Started.Local().Format(time.DateTime), mesh.PID, mesh.Idle)
 }
 
-// checkOnDemand returns check results about a mesh that clients start when they need it. The second result is false if
-// this mesh is not running. That is not a problem, because the next client starts it.
+// checkOnDemand returns check results about a mesh that clients start on demand. The second result is false if this
+// mesh is not running. This is not a problem, because the next client starts it.
 func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	if text := t.onDemandText(f); text != "" {
 		return []checkResult{{State: stateOK, Subject: "on demand", Result: text}}, true

@@ -21,19 +21,18 @@ import (
 )
 
 const (
-	// meshStartTimeout limits how long a client waits for a mesh to start. On an idle machine a start takes about a
-	// second, but on a busy machine it can take much longer. If a client stops waiting earlier, the mesh continues to
-	// start, and the client finds it with its next attempt.
+	// meshStartTimeout limits how long a client waits for a mesh to start. A start takes about a second on an idle
+	// machine, and can take much longer on a busy one. If a client stops waiting earlier, the mesh continues to start, and
+	// the client finds it at its next attempt.
 	meshStartTimeout = 45 * time.Second
 	findInterval     = 10 * time.Millisecond
-	// maxUpLog is the maximum size of the log of earlier meshes, in bytes. A larger log is replaced before another mesh
-	// starts.
+	// maxUpLog is the maximum size in bytes of the log from earlier meshes. A larger log is replaced before a mesh starts.
 	maxUpLog = 1 << 20
 )
 
-// personalConfig returns the path of the configuration of the person's own mesh if commands should use that mesh. This
-// is the case if the configuration exists, if no other mesh is named, and if no mesh has run in the working directory.
-// Otherwise personalConfig returns "".
+// personalConfig returns the path of the configuration of the person's own mesh if commands should use this mesh, and
+// otherwise "". Commands should use it if the configuration exists, the person has named no other mesh, and no mesh has
+// run in the working directory.
 func (t *tool) personalConfig() string {
 	if data, ok := app.Env("SLUICE_DATA"); t.data != "" || ok && data != "" {
 		return ""
@@ -56,8 +55,8 @@ func isFreePort(address string) bool {
 	return err == nil && port == "0"
 }
 
-// findAddresses replaces addresses with port 0 in the configuration with the addresses of the running mesh. If no mesh
-// is running, the addresses stay unchanged.
+// findAddresses replaces addresses with port 0 in the configuration with the addresses of the running mesh. It changes
+// nothing if no mesh is running.
 func findAddresses(f *config.File) error {
 	if !isFreePort(f.Listen) && !isFreePort(f.GRPC) {
 		return nil
@@ -79,11 +78,11 @@ func (t *tool) errNotRunning() error {
 	return fmt.Errorf("the mesh is not running: is it up? Start it with %s; your own mesh, which %s sets up, also starts when a client starts a server", t.command("up"), t.command("init"))
 }
 
-// An ownMesh is the mesh of the person who runs this program.
+// An ownMesh is the own mesh of the person who runs this program.
 type ownMesh struct {
 	program string
 	paths   personal.Paths
-	// config is the path of the configuration, and data is the data directory that the configuration names.
+	// config is the path of the configuration. data is the data directory in the configuration.
 	config, data string
 }
 
@@ -137,8 +136,8 @@ func (m *ownMesh) find(ctx context.Context, start bool) (running.Mesh, error) {
 	if err := os.MkdirAll(m.data, 0o700); err != nil {
 		return mesh, fmt.Errorf("start your mesh: %w: if this program runs in a sandbox of its client, run `sluice service install` outside of it", err)
 	}
-	// Several processes may get here at the same time, because clients start several servers at once. Only one of these
-	// processes starts the mesh.
+	// Several processes may reach this point at the same time, because clients start several servers at once. Only one of
+	// them starts the mesh.
 	lock := flock.New(filepath.Join(m.data, "start.lock"), flock.SetPermissions(0o600))
 	if _, err := lock.TryLockContext(ctx, findInterval); err != nil {
 		return mesh, fmt.Errorf("start your mesh: another program starts it, and it is not ready after %v: see %s (%w)", meshStartTimeout, m.logPath(), err)
@@ -152,7 +151,7 @@ func (m *ownMesh) find(ctx context.Context, start bool) (running.Mesh, error) {
 
 func (m *ownMesh) logPath() string { return filepath.Join(m.data, "up.log") }
 
-// start starts the mesh in a separate process that continues when this process ends. It waits until the mesh is ready.
+// start starts the mesh in a separate process that continues after this process. It waits until the mesh is ready.
 func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
 	log, begin, err := m.openLog()
 	if err != nil {
@@ -180,7 +179,7 @@ func (m *ownMesh) start(ctx context.Context) (running.Mesh, error) {
 		select {
 		case <-tick.C:
 		case <-ended:
-			// Another mesh may have been started meanwhile, for example by `sluice up`.
+			// Another mesh may have been started in the meantime, for example by `sluice up`.
 			if mesh, found, err := running.Find(m.data); err != nil || found {
 				return mesh, err
 			}

@@ -54,7 +54,7 @@ a document would not load, or if a condition reads an argument that not every ca
 	return c
 }
 
-// checkLive reads documents and sends them to the policy service of the running mesh, which checks them.
+// checkLive reads documents and lets the policy service of the running mesh check them.
 func (t *tool) checkLive(ctx context.Context, paths []string) ([]*policyv1.Finding, []*policyv1.Document, error) {
 	documents, err := policy.ReadDocuments(paths)
 	if err != nil {
@@ -88,8 +88,8 @@ func (t *tool) policyClient() (_ policyv1.PolicyServiceClient, done func(), _ er
 	return policyv1.NewPolicyServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// checkDocuments reads and checks documents. Without a configuration, the approvers and the servers are not known and
-// therefore not checked.
+// checkDocuments reads and checks documents. Without a configuration, it does not check approvers and servers, because
+// they are not known.
 func (t *tool) checkDocuments(ctx context.Context, paths []string) ([]*policyv1.Finding, []*policyv1.Document, error) {
 	documents, err := policy.ReadDocuments(paths)
 	if err != nil {
@@ -115,7 +115,7 @@ type finding struct {
 	Suggestion string `json:"suggestion,omitzero"`
 }
 
-// printFindings prints findings about documents. If the documents load, it also prints the summary.
+// printFindings prints findings about documents. If the documents can be loaded, it also prints the summary.
 func (t *tool) printFindings(findings []*policyv1.Finding, summary string) error {
 	out := findingsForJSON(findings)
 	if t.json() {
@@ -147,7 +147,7 @@ func findingsForJSON(findings []*policyv1.Finding) []finding {
 	return out
 }
 
-// blocksLoading reports whether this finding prevents the document from loading.
+// blocksLoading reports whether this finding prevents the document from being loaded.
 func blocksLoading(f *policyv1.Finding) bool {
 	s := f.GetSeverity()
 	return s != policyv1.Severity_SEVERITY_WARNING && s != policyv1.Severity_SEVERITY_INFO
@@ -215,7 +215,7 @@ other tools are comments. Calls that only 'mode: observe' allowed are included.`
 	return c
 }
 
-// catalogTools returns the tools of a server, with their classifications, from the catalog of the running mesh.
+// catalogTools returns a server's tools and their classifications from the catalog of the running mesh.
 func (t *tool) catalogTools(ctx context.Context, server string) ([]policy.ClassifiedTool, error) {
 	client, done, err := t.catalogClient()
 	if err != nil {
@@ -235,7 +235,7 @@ func (t *tool) catalogTools(ctx context.Context, server string) ([]policy.Classi
 	return out, nil
 }
 
-// termsText describes, in one line, who must approve a call, within what time, and for what the approval is valid.
+// termsText describes in one line who must approve a call, in what time, and what the approval covers.
 func termsText(terms *policyv1.ApprovalTerms) string {
 	parts := []string{"by " + safetext.Approvers(terms)}
 	if d := terms.GetDecideWithin(); d != nil {

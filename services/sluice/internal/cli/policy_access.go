@@ -24,8 +24,8 @@ import (
 const (
 	// accessPage is the maximum number of servers or tools in one response.
 	accessPage = 500
-	// maxAccessRows is the maximum number of tools that are printed without --server. If there are more tools, only a
-	// table of the servers is printed.
+	// maxAccessRows is the maximum number of tools that are printed without --server. If there are more, only a table of
+	// the servers is printed.
 	maxAccessRows = 60
 )
 
@@ -72,7 +72,7 @@ type accessAnswer struct {
 	subject  *identityv1.Principal
 	revision string
 	servers  []*policyv1.ServerAccess
-	// tools maps the name of each server to the caller's access to the server's tools.
+	// tools contains the caller's access to the tools of each server.
 	tools map[string][]*policyv1.ToolAccess
 }
 
@@ -111,7 +111,7 @@ func (t *tool) runAccess(ctx context.Context, flags *accessFlags) error {
 	return t.printAccess(answer)
 }
 
-// principalOfToken returns the principal for which calls with the named token are made.
+// principalOfToken returns the principal of calls with the named token.
 func (t *tool) principalOfToken(ctx context.Context, client identityv1.IdentityServiceClient, name string) (*identityv1.Principal, error) {
 	req := &identityv1.ListTokensRequest{}
 	for {
@@ -138,7 +138,7 @@ func (t *tool) principalOfToken(ctx context.Context, client identityv1.IdentityS
 	}
 }
 
-// readAccess reads the summaries of the servers. For the servers whose tools are printed, it also reads the tools.
+// readAccess reads the summaries of the servers. It also reads the tools of the servers whose tools are printed.
 func (t *tool) readAccess(ctx context.Context, client policyv1.PolicyServiceClient, subject *identityv1.Principal, server string) (*accessAnswer, error) {
 	out := &accessAnswer{subject: subject, tools: make(map[string][]*policyv1.ToolAccess)}
 	if server != "" {
@@ -188,8 +188,7 @@ func (t *tool) readAccessPages(ctx context.Context, client policyv1.PolicyServic
 	}
 }
 
-// addServers adds the summaries on a page. If a server has so many tools that they are on several pages, the counts of
-// these pages are added up.
+// addServers adds the summaries on a page. If a server's tools are on several pages, it adds up their counts.
 func (a *accessAnswer) addServers(page []*policyv1.ServerAccess) {
 	for _, s := range page {
 		at := slices.IndexFunc(a.servers, func(o *policyv1.ServerAccess) bool { return o.GetServer() == s.GetServer() })
@@ -333,13 +332,13 @@ func serverAccessText(s *policyv1.ServerAccess) string {
 }
 
 // accessRows returns one row for each case that the policy distinguishes in calls to a tool. It omits the case in which
-// a call is refused because a condition can't be evaluated, unless it is the only case in which calls are refused.
+// a condition can't be evaluated, unless calls are refused only in this case.
 func accessRows(tool *policyv1.ToolAccess) [][]string {
 	failed := func(c *policyv1.AccessCase) bool { return c.GetCode() == commonv1.Code_CODE_TYPE_ERROR }
 	other := func(c *policyv1.AccessCase) bool { return c.GetEffect() == policyv1.Effect_EFFECT_DENY && !failed(c) }
 	hasOther := slices.ContainsFunc(tool.GetCases(), other)
 	cases := slices.DeleteFunc(slices.Clone(tool.GetCases()), func(c *policyv1.AccessCase) bool { return failed(c) && hasOther })
-	slices.SortStableFunc(cases, func(a, b *policyv1.AccessCase) int { // the calls to which no condition applies come last
+	slices.SortStableFunc(cases, func(a, b *policyv1.AccessCase) int { // calls to which no condition applies come last
 		return cmp.Compare(conditionOrder(a), conditionOrder(b))
 	})
 	var rows [][]string

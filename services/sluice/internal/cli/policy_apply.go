@@ -16,13 +16,12 @@ import (
 )
 
 const (
-	// applyTimeout is the timeout for applying policy documents. It is long because the tests in these documents may
-	// take 30 s.
+	// applyTimeout is the timeout for applying policy documents. The tests in these documents may take 30 s.
 	applyTimeout = time.Minute
-	// defaultPolicyFolder is the folder that `policy apply` reads if no path is given.
+	// defaultPolicyFolder is the folder that `policy apply` reads by default.
 	defaultPolicyFolder = "policies"
-	// minRevisionDigits is the minimum number of digits with which a revision can be named. shownRevisionDigits is the
-	// number of digits that are printed.
+	// minRevisionDigits is the minimum number of digits in a revision that a person enters. shownRevisionDigits is the
+	// number of printed digits.
 	minRevisionDigits, shownRevisionDigits = 8, 12
 )
 
@@ -54,7 +53,7 @@ func (t *tool) policyApply() *cobra.Command {
 		Long: `Replace all policy documents of a mesh that has ` + "`policies: [store]`" + `. PATHs are files and folders
 with all documents of the new policy (default the folder policies). The command shows which
 calls get another result, first the calls that are refused now and would be allowed, and asks
-you to confirm. The mesh runs the tests of the documents. When the command has ended, no gateway
+you to confirm. The mesh runs the tests of the documents. Once the command returns, no gateway
 starts a call under the older documents.
 
 With approvals.policy_changes in the configuration, the command prints the id of an approval and
@@ -112,8 +111,8 @@ it in the same way.`,
 	return c
 }
 
-// policyChange contains policy documents to apply. The field diff is the request that compares these documents with the
-// active documents.
+// policyChange contains policy documents to apply. diff is the request that compares these documents with the active
+// documents.
 type policyChange struct {
 	documents []*policyv1.Document
 	diff      *policyv1.DiffRevisionsRequest
@@ -169,7 +168,7 @@ func documentsIDOf(active *policyv1.Revision) string {
 	return cmp.Or(active.GetDocumentsId(), policy.NoDocuments)
 }
 
-// checkExpected returns an error if the active revision is not the one that the person expects.
+// checkExpected returns an error if the active revision is not the revision that the person expects.
 func checkExpected(active *policyv1.Revision, expect string) error {
 	if err := checkRevisionID(expect); err != nil {
 		return err
@@ -188,8 +187,8 @@ func activeText(active *policyv1.Revision) string {
 	return newRevisionRecord(active).String()
 }
 
-// showChange prints the calls whose result changes. If the command's output is JSON, showChange prints them on standard
-// error. It returns an error if the documents do not load.
+// showChange prints the calls whose result changes. If the command's output is JSON, it prints them on standard error.
+// It returns an error if the documents can't be loaded.
 func (t *tool) showChange(ctx context.Context, client policyv1.PolicyServiceClient, change *policyChange) error {
 	diff, err := t.diffRevisions(ctx, client, change.diff)
 	if err != nil {
@@ -238,8 +237,8 @@ func (t *tool) printApplied(resp *policyv1.ApplyDocumentsResponse) error {
 	return nil
 }
 
-// namedByFile returns documents whose paths are only the names of their files, so that the same files result in the
-// same revision from every folder. If two files have the same name, namedByFile does not change any paths.
+// namedByFile replaces the paths of documents with the names of their files, so that the same files have the same
+// revision in every folder. If two files have the same name, it changes no paths.
 func namedByFile(documents []*policyv1.Document) []*policyv1.Document {
 	out, seen := make([]*policyv1.Document, len(documents)), make(map[string]bool)
 	for i, d := range documents {

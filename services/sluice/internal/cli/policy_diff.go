@@ -26,28 +26,27 @@ import (
 const (
 	// maxDiffRows is the maximum number of rows in a printed table, so that the table fits on a screen.
 	maxDiffRows = 20
-	// maxRecordedCalls is the maximum number of different recorded calls in a request.
+	// maxRecordedCalls is the maximum number of different recorded calls in one request.
 	maxRecordedCalls = 2000
-	// diffTimeout is the time limit of a comparison. It is longer than the time limit of the policy service.
+	// diffTimeout is the timeout for a comparison. It is longer than the time limit in the policy service.
 	diffTimeout = time.Minute
 )
 
 const (
 	// exitFailed is the exit code of `policy diff` and `policy replay` if the comparison fails.
 	exitFailed = 2
-	// exitIncomplete is the exit code of `policy diff` and `policy replay` if none of the compared calls would become
-	// less restricted, but not all calls were compared.
+	// exitIncomplete is the exit code of `policy diff` and `policy replay` if not all calls were compared, and none of the
+	// compared calls would become less restricted.
 	exitIncomplete = 3
 )
 
-// incompleteError returns an error that ends a comparison with [exitIncomplete].
+// incompleteError returns an error with the exit code [exitIncomplete].
 func incompleteError(format string, args ...any) error {
 	return exitError{fmt.Errorf(format, args...), exitIncomplete}
 }
 
-// comparisonError makes the command exit with [exitFailed] if a comparison fails. It does not change an error that
-// already has an exit code, or errSilent, with which the command exits with 1 because the change would make calls less
-// restricted.
+// comparisonError gives an error the exit code [exitFailed]. It does not change an error that already has an exit code.
+// It also does not change errSilent, which means exit code 1, because the change would make calls less restricted.
 func comparisonError(err error) error {
 	var known exitError
 	if err == nil || errors.Is(err, errSilent) || errors.As(err, &known) {
@@ -123,8 +122,8 @@ func (t *tool) runDiff(ctx context.Context, given []string, flags *diffFlags) er
 	return t.printPolicyDiff(resp, flags.since != "")
 }
 
-// documentsOrRevision returns the documents at a path. If the path does not exist and the argument can be the digits of
-// a revision, it returns these digits instead.
+// documentsOrRevision returns the documents at a path. If the path does not exist and the argument can be a revision,
+// it returns the revision instead.
 func documentsOrRevision(given string) (documents []*policyv1.Document, revision string, err error) {
 	if _, err := os.Stat(given); errors.Is(err, fs.ErrNotExist) && revisionID.MatchString(given) {
 		return nil, strings.ToLower(given), nil
@@ -188,8 +187,8 @@ func (t *tool) diffRevisions(ctx context.Context, client policyv1.PolicyServiceC
 	return diff, nil
 }
 
-// readDiff reads all calls whose result changes in a comparison. It returns an error if the totals, which come last,
-// are missing.
+// readDiff reads all calls whose result changes in a comparison. It returns an error if the totals at the end are
+// missing.
 func readDiff[R interface {
 	GetFlips() []*policyv1.Flip
 	GetTotals() *policyv1.DiffTotals
@@ -210,8 +209,9 @@ func readDiff[R interface {
 	}
 }
 
-// printPolicyDiff prints a comparison. It returns an error if the documents do not load, if a change opens or may open
-// calls (FLIP_KIND_OPENS, for example from refused to waiting for approval), or if not all calls were compared.
+// printPolicyDiff prints a comparison. It returns an error if the documents can't be loaded, if not all calls were
+// compared, or if a change opens or may open calls (FLIP_KIND_OPENS). For example, refused calls would wait for
+// approval.
 func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bool) error {
 	totals := diff.GetTotals()
 	if t.json() {
@@ -242,8 +242,7 @@ func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bo
 	return nil
 }
 
-// howDocumentsCompared says what was compared symbolically, what was compared with generated calls, and what was
-// compared with recorded calls.
+// howDocumentsCompared says what was compared symbolically, with generated calls and with recorded calls.
 func howDocumentsCompared(totals *policyv1.DiffTotals, recorded bool) string {
 	text := fmt.Sprintf("Compared symbolically: all arguments. Compared by generated calls: callers without a configured token, and names for which there are only patterns (%s).",
 		countOfCalls(totals.GetGenerated()))
@@ -262,14 +261,14 @@ func (t *tool) printMessage(m proto.Message) error {
 	return t.printJSON(jsontext.Value(raw))
 }
 
-// mayOpenError returns the error for changed rules that may make calls less restricted, although none of the compared
-// calls became less restricted. It names the first few of these rules.
+// mayOpenError returns the error for changed rules that may make calls less restricted, although no compared call
+// became less restricted. It names the first few of these rules.
 func mayOpenError(rules []*policyv1.RuleRef) error {
 	return incompleteError("the comparison is incomplete: it found no call that is opened, but the change of %s may open calls that were not compared, for example those of callers that many rules name; "+
 		"check such a call with `sluice policy explain`, or add it to the `tests` of a document", strings.Join(ruleNames(rules), ", "))
 }
 
-// ruleNames returns the names of the first rules in a list, and the number of the other rules.
+// ruleNames returns the names of the first rules in a list, and the number of the remaining rules.
 func ruleNames(rules []*policyv1.RuleRef) (names []string) {
 	const shown = 5
 	for _, r := range rules[:min(len(rules), shown)] {
@@ -281,7 +280,7 @@ func ruleNames(rules []*policyv1.RuleRef) (names []string) {
 	return names
 }
 
-// notLoading returns an error with the findings that prevent documents from loading.
+// notLoading returns an error with the findings that prevent documents from being loaded.
 func notLoading(found []*policyv1.Finding) error {
 	lines := make([]string, len(found))
 	for i, f := range found {

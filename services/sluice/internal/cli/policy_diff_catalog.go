@@ -119,7 +119,7 @@ func overrideChange(text string) (*policyv1.OverrideChange, error) {
 }
 
 // completeDigests sets the digests in the request to the complete digests of the definitions that --definition selects.
-// A value of --definition may contain only the beginning of a digest.
+// A value of --definition can contain a prefix of a digest.
 func (t *tool) completeDigests(ctx context.Context, client policyv1.CatalogServiceClient, req *policyv1.DiffCatalogRequest, texts []string) error {
 	for i, change := range req.GetDefinitions() {
 		_, digest, ok := strings.Cut(texts[i], "=")
@@ -162,7 +162,7 @@ func (t *tool) printCatalogDiff(diff *policyv1.DiffRevisionsResponse) error {
 	return nil
 }
 
-// howCompared says what was compared symbolically, and what was compared with generated calls.
+// howCompared says what was compared symbolically and with generated calls.
 func howCompared(totals *policyv1.DiffTotals) string {
 	if totals.GetTools() == 0 {
 		return "The changes concern no tool: no definition is pending, and no override differs."
@@ -175,8 +175,7 @@ func howCompared(totals *policyv1.DiffTotals) string {
 		totals.GetTools(), noun, countOfCalls(totals.GetGenerated()))
 }
 
-// definitionsOf returns the tools that occur with more than one definition in the changed calls. The keys are
-// SERVER/TOOL.
+// definitionsOf returns the tools that occur with several definitions in the changed calls. The keys are SERVER/TOOL.
 func definitionsOf(flips []*policyv1.Flip) map[string]bool {
 	first, several := make(map[string]string), make(map[string]bool)
 	for _, f := range flips {
@@ -197,7 +196,7 @@ func withDefinition(target string, f *policyv1.Flip) string {
 	return target + " (other definitions)"
 }
 
-// refusedByCatalog returns why the catalog refuses a call. It returns "" if rules or defaults determine the decision.
+// refusedByCatalog returns why the catalog refuses a call, or "" if rules or defaults make the decision.
 func refusedByCatalog(d *policyv1.Decision) string {
 	if d.GetCode() == commonv1.Code_CODE_TOOL_CHANGED {
 		return "pending definition"

@@ -8,7 +8,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// readRecordedCalls reads the calls in the journal. It combines all calls of the same tool by the same caller into one.
+// readRecordedCalls reads the calls in the journal. It combines all calls to the same tool by the same caller.
 func (t *tool) readRecordedCalls(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter) ([]*policyv1.RecordedCall, error) {
 	req := &gatewayv1.ListDecisionsRequest{Filter: filter, PageSize: maxPage}
 	var out []*policyv1.RecordedCall

@@ -61,7 +61,7 @@ func diffHeadline(totals *policyv1.DiffTotals) string {
 		totals.GetTotal(), totals.GetOpened(), totals.GetClosed(), totals.GetTotal()-totals.GetOpened()-totals.GetClosed())
 }
 
-// diffRows returns the rows of the table in the order of the changed calls. Calls whose result changes in the same way
+// diffRows returns the rows of the table, in the order of the changed calls. Calls whose result changes in the same way
 // share a row.
 func diffRows(flips []*policyv1.Flip) (rows []*diffRow) {
 	several := definitionsOf(flips)
@@ -92,7 +92,7 @@ func firstOf(names []string, most int) string {
 }
 
 // flipTarget describes the server and the tool of a call whose result changes. If the call is only an example for a
-// pattern of names, flipTarget returns the pattern.
+// name pattern, flipTarget returns the pattern.
 func flipTarget(f *policyv1.Flip) string {
 	server, name := f.GetCall().GetServer(), f.GetCall().GetName()
 	if f.GetServerPattern() != "" {
@@ -115,8 +115,8 @@ func flipResult(f *policyv1.Flip) string {
 	return before + " -> " + after
 }
 
-// flipEffect returns the name of the effect of a decision. It marks the effect if a part of the policy would change it,
-// but is not enforced (mode: observe).
+// flipEffect returns the name of a decision's effect. It marks the effect if it would be different without observe
+// mode.
 func flipEffect(d *policyv1.Decision) string {
 	name := effectName(d.GetEffect())
 	if d.GetHidden() {
@@ -128,7 +128,7 @@ func flipEffect(d *policyv1.Decision) string {
 	return name
 }
 
-// termsOf describes the limits that a decision sets, and who must approve the call.
+// termsOf describes the limits in a decision, and who must approve the call.
 func termsOf(d *policyv1.Decision) string {
 	var parts []string
 	for _, l := range d.GetLimits() {
@@ -145,7 +145,7 @@ func termsOf(d *policyv1.Decision) string {
 	return strings.Join(parts, ", ")
 }
 
-// flipRules returns the rules that determine the old and the new decision.
+// flipRules returns the rules that made the old and the new decision.
 func flipRules(f *policyv1.Flip) string {
 	before, after := ruleOrDefault(f.GetBefore()), ruleOrDefault(f.GetAfter())
 	if before == after {
@@ -164,8 +164,7 @@ func ruleOrDefault(d *policyv1.Decision) string {
 	return ruleName(d.GetRule())
 }
 
-// flipCallers describes the callers for whose calls the result changes. It returns "any caller" or the names of a few
-// callers.
+// flipCallers describes the callers whose calls change. It returns "any caller" or the names of a few callers.
 func flipCallers(f *policyv1.Flip) string {
 	if f.GetAnyCaller() {
 		return "any caller"
@@ -216,7 +215,7 @@ func callerText(p *identityv1.Principal) string {
 	return orDash(strings.Join(parts, ", "))
 }
 
-// flipConditions describes the conditions of rules that determine whether the result of a call changes.
+// flipConditions describes the conditions that determine whether the result of a call changes.
 func flipConditions(f *policyv1.Flip) string {
 	var parts []string
 	for _, c := range f.GetConditions() {

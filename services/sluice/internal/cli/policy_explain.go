@@ -15,12 +15,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// maxExplained limits how many lines of each kind, such as conditions or limits, are printed without --all.
+// maxExplained limits the number of lines of each kind, such as conditions or limits, that are printed without --all.
 const maxExplained = 5
 
-// printExplanation prints the explanation of a decision: the decision, the rule that determined it, and the conditions
-// with the values that they read. hasArguments is true if the person gave the arguments of the call. With --all,
-// printExplanation also prints every rule that the policy service considered.
+// printExplanation prints a decision, the rule that made it, and the conditions with the values that they read.
+// hasArguments is true if the person specified the arguments of the call. With --all, printExplanation also prints
+// every rule that the policy service considered.
 func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, hasArguments, all bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
@@ -92,7 +92,7 @@ func limitLines(label string, limits []*policyv1.RuleLimit) (lines []string) {
 	return lines
 }
 
-// printObserved prints what the decision would be if the whole policy were enforced. It prints nothing if o is nil.
+// printObserved prints the decision that would be made without observe mode. It prints nothing if o is nil.
 func (t *tool) printObserved(o *policyv1.Observation, all bool) {
 	if o == nil {
 		return
@@ -116,8 +116,8 @@ func (t *tool) printSome(of string, lines []string, all bool) {
 }
 
 // conditionLines describes the results of conditions, with the values that the conditions read. It uses the conditions
-// of the rules that determined the decision. If no rule determined it, conditionLines uses the rules that would have
-// matched except for their condition.
+// of the rules that made the decision. If no rule made it, conditionLines uses the rules whose condition was the
+// only check that failed.
 func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	d := e.GetDecision()
 	for _, r := range e.GetRules() {
@@ -135,8 +135,8 @@ func conditionLines(e *policyv1.ExplainCallResponse) (out []string) {
 	return out
 }
 
-// ruleDecided reports whether a rule determined the effect of a decision, or added a limit to it. It also returns true
-// if the rule would have done so if the whole policy were enforced.
+// ruleDecided reports whether a rule determined the effect of a decision or added a limit to it. It also returns true
+// if the rule would have done so without observe mode.
 func ruleDecided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
 	if !r.GetMatched() {
 		return false
@@ -161,8 +161,8 @@ func ruleRow(r *policyv1.ConsideredRule) []string {
 	return []string{ruleName(r.GetRule()), action, strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
 }
 
-// printNoGrant prints why approving the call would not also allow later calls. It does so for each rule that creates
-// such a grant only under a condition.
+// For each rule whose grant has a condition, printNoGrant prints why approving this call would not also allow later
+// calls.
 func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, hasArguments bool) {
 	for _, r := range rules {
 		for _, c := range r.GetChecks() {
@@ -181,7 +181,7 @@ func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, hasArguments bool)
 const conditionCheck = "grant.where"
 
 // checkText returns a short description of a check. If a condition can't be evaluated, the description contains the
-// reason.
+// error.
 func checkText(c *policyv1.Check) string {
 	text := fmt.Sprintf("%s %s=%s", checkMark(c.GetHeld()), c.GetName(), c.GetWant())
 	if c.GetName() == conditionCheck && c.GetGot() != strconv.FormatBool(c.GetHeld()) {

@@ -48,7 +48,7 @@ func (f *explainFlags) call() *policyv1.Call {
 	return out
 }
 
-// params returns the params of the described call, or "" if no flag sets them.
+// params returns the params of the call in the flags, or "" if no flag sets them.
 func (f *explainFlags) params() (string, error) {
 	switch {
 	case f.paramsJSON != "" && (len(f.arg) > 0 || f.args != ""):
@@ -135,8 +135,8 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	return nil
 }
 
-// explanation returns the running mesh's explanation of a decision. If paths of drafts are given, the mesh evaluates
-// the call with the documents at these paths instead of the active documents.
+// explanation returns the running mesh's explanation of a decision. If drafts is not empty, the mesh evaluates the call
+// with the documents at these paths instead of the active documents.
 func (t *tool) explanation(ctx context.Context, call *policyv1.Call, subject *identityv1.Principal, drafts []string) (*policyv1.ExplainCallResponse, error) {
 	var documents []*policyv1.Document
 	if len(drafts) > 0 {
@@ -170,8 +170,7 @@ func (t *tool) explanation(ctx context.Context, call *policyv1.Call, subject *id
 }
 
 // warnUnknownServer prints a note if the gateway has no server with this name. The note is necessary because the policy
-// service also evaluates calls to servers that don't exist. If the gateway does not respond, warnUnknownServer prints
-// nothing.
+// service also evaluates calls to servers that don't exist. It prints nothing if the gateway does not respond.
 func (t *tool) warnUnknownServer(ctx context.Context, f *config.File, name string) {
 	gateway, err := t.gatewayStatus(ctx, f)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// maxImportBytes is the maximum size, in bytes, of a policy that can be imported.
+// maxImportBytes is the maximum size in bytes of a policy to import.
 const maxImportBytes = 4 << 20
 
 func (t *tool) policyImport() *cobra.Command {

@@ -41,8 +41,8 @@ type junitProblem struct {
 	Text    string `xml:",chardata"`
 }
 
-// junitReport returns a report with a suite for each document, in the order of the documents. A test that failed is a
-// failure. A finding that prevents the documents from loading is an error, unless it describes a test that failed.
+// junitReport returns a report with a suite for each document, in the order of the documents. A failed test is a
+// failure. A finding that prevents the documents from being loaded is an error, unless it describes a failed test.
 func junitReport(documents []*policyv1.Document, results []*policyv1.TestResult, findings []*policyv1.Finding) []byte {
 	var out junitSuites
 	for _, d := range documents {

@@ -25,8 +25,7 @@ type pendingChange struct {
 	Until    time.Time `json:"until"`
 }
 
-// pendingOf returns the pending change that an error of ApplyDocuments describes. The second result is false if the
-// error does not describe a pending change.
+// pendingOf returns the pending change in an error from ApplyDocuments. The second result is false if there is none.
 func pendingOf(err error) (p pendingChange, ok bool) {
 	if rpc.Reason(err) != "POLICY_CHANGE_PENDING" {
 		return pendingChange{}, false
@@ -38,8 +37,8 @@ func pendingOf(err error) (p pendingChange, ok bool) {
 	return p, p.Approval != "" && errors.Join(err1, err2) == nil
 }
 
-// sendChange applies documents and prints the result. If other people must approve the documents first and wait is
-// true, sendChange waits for the approval. If wait is false, it returns an error with the exit code 3 instead.
+// sendChange applies documents and prints the result. If other people must approve the documents first, it waits for
+// the approval if wait is true, and otherwise returns an error with the exit code 3.
 func (t *tool) sendChange(ctx context.Context, client policyv1.PolicyServiceClient, wait bool, req *policyv1.ApplyDocumentsRequest) error {
 	for {
 		resp, err := t.applyOnce(ctx, client, req)
@@ -120,8 +119,8 @@ func (t *tool) waitForApproval(ctx context.Context, id string) error {
 	}
 }
 
-// endedWithoutApproval returns an error if an approval has ended in a state that does not permit the change, so that
-// the change needs a new approval.
+// endedWithoutApproval returns an error if an approval has ended in a state that does not allow the change. The change
+// then needs a new approval.
 func endedWithoutApproval(a *approvalv1.Approval) error {
 	switch a.GetState() { //nolint:exhaustive // in other states, applying the documents again says what is next
 	case approvalv1.ApprovalState_APPROVAL_STATE_DENIED, approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED, approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED:

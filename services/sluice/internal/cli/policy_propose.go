@@ -81,7 +81,7 @@ func (t *tool) propose(ctx context.Context, server string, since *timestamppb.Ti
 	return err
 }
 
-// listedTools returns the tools of a server, with their definitions, from the catalog of the running mesh.
+// listedTools returns a server's tools and their definitions from the catalog of the running mesh.
 func (t *tool) listedTools(ctx context.Context, server string) ([]policy.ObservedTool, error) {
 	client, done, err := t.catalogClient()
 	if err != nil {
@@ -104,7 +104,7 @@ func (t *tool) listedTools(ctx context.Context, server string) ([]policy.Observe
 	return out, nil
 }
 
-// notAccepted returns why the catalog refuses calls to a tool. It returns "" if the catalog does not refuse them.
+// notAccepted returns why the catalog refuses calls to a tool, or "" if it does not refuse them.
 func notAccepted(page *policyv1.CatalogTool) string {
 	accepted := page.GetPin() == policyv1.PinState_PIN_STATE_ACCEPTED || page.GetPin() == policyv1.PinState_PIN_STATE_OFF
 	switch {
@@ -118,7 +118,7 @@ func notAccepted(page *policyv1.CatalogTool) string {
 	return ""
 }
 
-// readSentCalls reads the calls to a server's tools since the given time. It reports its progress on standard error.
+// readSentCalls reads the calls to a server's tools since the given time. It reports progress on standard error.
 func (t *tool) readSentCalls(ctx context.Context, client gatewayv1.GatewayServiceClient, seen *sentCalls, server string, since *timestamppb.Timestamp) error {
 	kinds := []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_OUTCOME}
 	req := &gatewayv1.ListDecisionsRequest{Filter: &gatewayv1.DecisionFilter{Server: server, Kinds: kinds, Since: since}, PageSize: maxPage, WithArguments: true}
@@ -152,7 +152,7 @@ type sentCalls struct {
 	uses   toolUses
 	byTool map[string][]policy.ObservedCall
 	count  int64
-	// sent contains the ids of decisions whose outcome record shows that the call was sent, but whose intent record has
+	// sent contains the ids of decisions whose outcome record shows that the call was sent, and whose intent record has
 	// not been read yet.
 	sent map[string]bool
 }
@@ -161,9 +161,9 @@ func newSentCalls() *sentCalls {
 	return &sentCalls{uses: make(toolUses), byTool: make(map[string][]policy.ObservedCall), sent: make(map[string]bool)}
 }
 
-// add adds a record. The records must be added from newest to oldest, so that the outcome of a call comes before its
-// intent. add counts only calls that were sent according to their outcome. It does not count a call that a person
-// approved, because such a call does not show that the tool may be used without approval.
+// add adds a record. Records must be added from newest to oldest, so that the outcome of a call precedes its intent.
+// add counts only calls that were sent according to their outcome. It does not count calls that a person approved,
+// because they do not show that the tool may be used without approval.
 func (o *sentCalls) add(r *gatewayv1.Record) error {
 	id := r.GetDecisionId()
 	if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_OUTCOME {
@@ -191,8 +191,7 @@ func (o *sentCalls) add(r *gatewayv1.Record) error {
 	return nil
 }
 
-// tools adds the calls to the listed tools and returns these tools. It also returns tools that were called but are no
-// longer listed.
+// tools returns the listed tools with their calls. It also returns tools that were called but are not listed any more.
 func (o *sentCalls) tools(listed []policy.ObservedTool) []policy.ObservedTool {
 	uses := o.uses.byTool()
 	isListed := make(map[string]bool)

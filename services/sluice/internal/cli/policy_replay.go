@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// maxReplayBatch is the size, in bytes, above which records are divided into several requests.
+// maxReplayBatch is the size in bytes above which records are divided into several requests.
 const maxReplayBatch = 2 << 20
 
 func (t *tool) policyReplay() *cobra.Command {
@@ -120,8 +120,8 @@ func (t *tool) replayAndPrint(ctx context.Context, clients replayClients, docume
 	return r.result()
 }
 
-// A replayConn is an open stream on which the policy service replays calls. It is canceled if a request is not answered
-// within requestTimeout.
+// A replayConn is an open stream on which the policy service replays calls. It is canceled if the response to a request
+// takes longer than requestTimeout.
 type replayConn struct {
 	stream  grpc.BidiStreamingClient[policyv1.ReplayDecisionsRequest, policyv1.ReplayDecisionsResponse]
 	timeout *time.Timer
@@ -145,7 +145,7 @@ func openReplay(ctx context.Context, client policyv1.PolicyServiceClient) (c *re
 	return c, end, nil
 }
 
-// ask sends a request, and calls the given function with each response up to the last response for this request.
+// ask sends a request, and calls add with each response up to the last response to this request.
 func (c *replayConn) ask(req *policyv1.ReplayDecisionsRequest, add func(*policyv1.ReplayDecisionsResponse)) error {
 	c.timeout.Reset(requestTimeout)
 	defer c.timeout.Stop()
@@ -167,8 +167,8 @@ func (c *replayConn) ask(req *policyv1.ReplayDecisionsRequest, add func(*policyv
 	}
 }
 
-// replay reads the calls in the journal, newest first. It lets the policy service evaluate the calls, and adds the
-// results to the report. After an error, the report contains the results so far.
+// replay reads the calls in the journal, newest first. It lets the policy service evaluate them, and adds the results
+// to the report. After an error, the report contains the results so far.
 func (r *replayReport) replay(ctx context.Context, clients replayClients, documents []*policyv1.Document) error {
 	conn, end, err := openReplay(ctx, clients.policy)
 	if err != nil {
@@ -211,8 +211,8 @@ func (r *replayReport) replay(ctx context.Context, clients replayClients, docume
 // toolsCall is the method of calls whose recorded arguments are replayed.
 const toolsCall = "tools/call"
 
-// addArguments copies the recorded arguments of a tool call from a record to the call that is replayed. It does so only
-// if the record contains the arguments and no value in them was redacted.
+// addArguments copies the recorded arguments of a tool call from a record to the replayed call. It does so only if the
+// record contains the arguments and no value in them was redacted.
 func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	text := rec.GetRecordedArguments().GetArgumentsJson()
 	if text == "" || rec.GetRecordedArguments().GetRedacted() || rec.GetMethod() != toolsCall {
@@ -224,8 +224,8 @@ func addArguments(one *policyv1.RecordedDecision, rec *gatewayv1.Record) {
 	}
 }
 
-// batches divides records into requests of limited size. It omits the calls that the policy service did not evaluate
-// when they were made, and counts them in r.notDecided.
+// batches divides records into requests of limited size. It omits calls on which the policy service made no decision at
+// the time, and counts them in r.notDecided.
 func (r *replayReport) batches(records []*gatewayv1.Record) (out []*policyv1.RecordedDecisions) {
 	size := 0
 	for _, rec := range records {

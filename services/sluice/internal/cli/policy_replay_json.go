@@ -19,24 +19,23 @@ type replayJSON struct {
 	// Complete is true if all calls in the period were read. Otherwise, only the calls since Searched were read.
 	Complete bool       `json:"complete"`
 	Searched *time.Time `json:"searched,omitzero"`
-	// Calls is the number of calls that were read. Opened is the number of calls that would become less restricted, and
-	// Closed is the number of calls that would become more restricted. Same is the number of calls with the same
-	// result, and Unknown is the number of calls whose result is not known. MayOpen is the number of calls in Unknown
-	// that may become less restricted.
+	// Calls is the number of calls that were read. Opened and Closed are the numbers of calls that would become less and
+	// more restricted. Same is the number of calls with the same result. Unknown is the number of calls whose result is
+	// not known. MayOpen is the number of calls in Unknown that may become less restricted.
 	Calls   int64 `json:"calls"`
 	Opened  int64 `json:"opened"`
 	Closed  int64 `json:"closed"`
 	Same    int64 `json:"same"`
 	Unknown int64 `json:"unknown"`
 	MayOpen int64 `json:"mayOpen"`
-	// Others contains the number of calls that were refused for a reason other than rules, separately for each code.
+	// Others contains the number of calls that were refused for a reason other than rules, by code.
 	Others []otherCalls `json:"others"`
-	// Flips contains the rows for calls whose result changes, and UnknownCalls contains the rows for calls whose result
-	// is not known. WithoutRow is the number of calls that have no row, because there are too many rows.
+	// Flips contains the rows for calls whose result changes. UnknownCalls contains the rows for calls whose result is not
+	// known. WithoutRow is the number of calls without a row, because there are too many rows.
 	Flips        []jsontext.Value `json:"flips"`
 	UnknownCalls []jsontext.Value `json:"unknownCalls"`
 	WithoutRow   int64            `json:"withoutRow"`
-	// Findings contains the reasons why the documents do not load.
+	// Findings contains the reasons why the documents can't be loaded.
 	Findings []jsontext.Value `json:"findings"`
 }
 

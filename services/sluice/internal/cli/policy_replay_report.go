@@ -16,10 +16,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// maxReplayRows limits how many rows of each kind a replay stores. Further calls are only counted.
+// maxReplayRows limits the number of rows of each kind. Calls without a row are only counted.
 const maxReplayRows = 10_000
 
-// replayReport contains the calls that would get a different result, and the calls whose result is not known.
+// replayReport contains the calls whose result would change, and the calls whose result is not known.
 type replayReport struct {
 	filter   *gatewayv1.DecisionFilter
 	until    time.Time
@@ -30,27 +30,25 @@ type replayReport struct {
 	searched *time.Time
 	findings []*policyv1.Finding
 	totals   *policyv1.ReplayTotals
-	// notDecided maps the code of a refusal to the number of calls that were refused with this code before the policy
-	// service evaluated them.
+	// notDecided contains the number of calls that were refused before the policy service evaluated them, by code.
 	notDecided map[commonv1.Code]int64
 	flips      replayRows[*policyv1.Flip]
 	unknown    replayRows[*policyv1.UnknownReplay]
-	// opened is the number of calls that would become less restricted, and closed is the number of calls that would
-	// become more restricted. mayOpen is the number of calls whose result is not known and that may become less
-	// restricted.
+	// opened is the number of calls that would become less restricted, and closed is the number of calls that would become
+	// more restricted. mayOpen is the number of calls whose result is not known and that may become less restricted.
 	opened, closed, mayOpen int64
 }
 
-// replayRows contains rows and finds them by their keys.
+// replayRows contains rows, which can be found by key.
 type replayRows[T any] struct {
 	all   []T
 	byKey map[string]T
-	// others is the number of calls that have no row, because there are too many rows.
+	// others is the number of calls without a row, because there are too many rows.
 	others int64
 }
 
-// row returns the row with the given key, and reports whether this row existed before. If there is no such row, it adds
-// the given row. The last result is false if the row was not added, because there are already too many rows.
+// row returns the row with the given key, and reports whether it existed before. If it does not exist, row adds the
+// given row. The last result is false if the row was not added because there are too many rows.
 func (r *replayRows[T]) row(key string, added T) (row T, known, ok bool) {
 	if row, known = r.byKey[key]; known {
 		return row, true, true
@@ -73,7 +71,7 @@ func newReplayReport(filter *gatewayv1.DecisionFilter, now time.Time) *replayRep
 	return r
 }
 
-// recordedDecision returns the decision that a record contains.
+// recordedDecision returns the decision in a record.
 func recordedDecision(r *gatewayv1.Record) *policyv1.Decision {
 	out := &policyv1.Decision{Effect: r.GetEffect(), Code: r.GetCode(), Rule: r.GetRule(), Hidden: r.GetHidden()}
 	would := map[gatewayv1.ObservedEffect]policyv1.Effect{
@@ -87,8 +85,7 @@ func recordedDecision(r *gatewayv1.Record) *policyv1.Decision {
 	return out
 }
 
-// addTokens copies the token ids of a recorded principal, and of the principals in its delegation chain, to another
-// principal.
+// addTokens copies the token ids in a recorded principal and its delegation chain to another principal.
 func addTokens(to, recorded *identityv1.Principal) {
 	to.TokenId = recorded.GetTokenId()
 	for i, p := range recorded.GetChain() {
@@ -96,7 +93,7 @@ func addTokens(to, recorded *identityv1.Principal) {
 	}
 }
 
-// add adds the results in a response of the policy service to the report.
+// add adds the results in a response from the policy service to the report.
 func (r *replayReport) add(resp *policyv1.ReplayDecisionsResponse) {
 	r.findings = append(r.findings, resp.GetFindings()...)
 	if resp.GetTotals() != nil {
@@ -139,7 +136,7 @@ func (r *replayReport) addUnknown(u *policyv1.UnknownReplay) {
 }
 
 // sort sorts the rows. Calls that change from deny to allow come first, followed by other calls that would become less
-// restricted. Among rows of the same kind, those with the most calls come first.
+// restricted. Rows of the same kind are sorted by descending number of calls.
 func (r *replayReport) sort() {
 	slices.SortStableFunc(r.flips.all, func(a, b *policyv1.Flip) int {
 		return cmp.Or(cmp.Compare(flipOrder(a), flipOrder(b)), cmp.Compare(b.GetCalls(), a.GetCalls()), cmp.Compare(flipTarget(a), flipTarget(b)), cmp.Compare(a.GetSubject().GetSubject(), b.GetSubject().GetSubject()))
@@ -155,8 +152,8 @@ func (r *replayReport) sort() {
 	})
 }
 
-// flipOrder returns the position of a changed call in the report. The order is: deny to allow, deny to approval,
-// approval to allow, and then calls that would become more restricted.
+// flipOrder returns the position of a changed call in the report. The sequence is: deny to allow, deny to approval,
+// approval to allow, and calls that would become more restricted.
 func flipOrder(f *policyv1.Flip) int {
 	before, after := f.GetBefore(), f.GetAfter()
 	enforced := func(d *policyv1.Decision) policyv1.Effect { return cmp.Or(d.GetObserved().GetEffect(), d.GetEffect()) }
@@ -182,8 +179,7 @@ func (r *replayReport) calls() int64 {
 	return n
 }
 
-// others maps the code of a refusal to the number of calls that were refused with this code for a reason other than
-// rules.
+// others returns the number of calls that were refused for a reason other than rules, by code.
 func (r *replayReport) others() map[commonv1.Code]int64 {
 	out := maps.Clone(r.notDecided)
 	for _, o := range r.totals.GetOthers() {
@@ -306,7 +302,7 @@ func mayOpenText(u *policyv1.UnknownReplay) string {
 	return "no"
 }
 
-// needsText describes the values that would have to be known to evaluate a call.
+// needsText describes the values without which a call can't be evaluated.
 func needsText(u *policyv1.UnknownReplay) string {
 	texts := map[policyv1.ReplayNeed]string{
 		policyv1.ReplayNeed_REPLAY_NEED_ARGUMENTS:  "arguments",
@@ -321,8 +317,7 @@ func needsText(u *policyv1.UnknownReplay) string {
 	return strings.Join(parts, "; ")
 }
 
-// othersText lists the codes of calls that were refused for a reason other than rules. The most frequent code comes
-// first.
+// othersText lists the codes of calls that were refused for a reason other than rules, most frequent first.
 func (r *replayReport) othersText() string {
 	others := r.others()
 	var parts []string

@@ -22,10 +22,10 @@ import (
 // maxRevisionPage is the maximum size of a page of revisions, and also of the whole list.
 const maxRevisionPage = 1000
 
-// revisionID matches the id of a revision, or the first digits of such an id.
+// revisionID matches a revision id or a prefix of it.
 var revisionID = regexp.MustCompile(`^[0-9a-fA-F]{8,64}$`)
 
-// checkRevisionID returns an error unless text is the id of a revision or the first digits of such an id.
+// checkRevisionID returns an error unless text can be a revision id or a prefix of it.
 func checkRevisionID(text string) error {
 	if revisionID.MatchString(text) {
 		return nil
@@ -33,7 +33,7 @@ func checkRevisionID(text string) error {
 	return usageError{fmt.Errorf("%q is not a revision: write at least %d of the hexadecimal digits that `sluice policy revisions` prints", text, minRevisionDigits)}
 }
 
-// shortRevision returns the digits of an id that are printed in tables.
+// shortRevision returns the digits of an id for tables.
 func shortRevision(id string) string { return id[:min(len(id), shownRevisionDigits)] }
 
 // revisionRecord is a stored revision in the JSON output.
@@ -44,8 +44,8 @@ type revisionRecord struct {
 	Activated time.Time `json:"activated"`
 	Author    string    `json:"author"`
 	Reason    string    `json:"reason"`
-	// Approval is the id of the approval that allowed the revision to become active. ApprovedBy contains the people who
-	// voted for it.
+	// Approval is the id of the approval with which the revision became active. ApprovedBy contains the people who
+	// approved it.
 	Approval   string           `json:"approval,omitempty"`
 	ApprovedBy []string         `json:"approvedBy,omitempty"`
 	Documents  []documentRecord `json:"documents,omitempty"`
@@ -74,14 +74,14 @@ func (r revisionRecord) String() string {
 
 // policyDocuments describes the stored policy documents in the output of `status`.
 type policyDocuments struct {
-	// Applied is false if no documents have been applied, so that every call is refused.
+	// Applied is false if no documents have been applied. In this case, every call is refused.
 	Applied bool `json:"applied"`
 	// Revision is the active revision, or nil if there is none.
 	Revision *revisionRecord `json:"revision,omitempty"`
 }
 
-// newPolicyDocuments returns a description of the stored documents. It returns nil if the documents come from files, or
-// if the person may not see them.
+// newPolicyDocuments describes the stored documents. It returns nil if the documents come from files, or if the person
+// may not see them.
 func newPolicyDocuments(active *policyv1.Revision) *policyDocuments {
 	switch {
 	case !active.GetStored():
@@ -101,8 +101,8 @@ func (p *policyDocuments) String() string {
 	return p.Revision.String()
 }
 
-// withPolicyClient calls the given function with a client of the policy service. The function must set a timeout for
-// each of its requests. withPolicyClient sets none, because the function may also wait for a person.
+// withPolicyClient calls do with a client for the policy service. do must set a timeout for each of its requests.
+// withPolicyClient sets none, because do may also wait for a person.
 func (t *tool) withPolicyClient(ctx context.Context, do func(ctx context.Context, client policyv1.PolicyServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -138,7 +138,7 @@ stores the last 1,000 revisions, and at most 256 MiB of documents.`,
 	}
 }
 
-// listRevisions returns the stored revisions, the newest first.
+// listRevisions returns the stored revisions, newest first.
 func (t *tool) listRevisions(ctx context.Context, client policyv1.PolicyServiceClient) ([]revisionRecord, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -208,7 +208,7 @@ is at least 8 digits of its id.`,
 	return c
 }
 
-// readRevision reads the revision whose id begins with the given digits. At least 8 digits are necessary.
+// readRevision reads the revision whose id begins with the given digits. At least 8 digits are required.
 func (t *tool) readRevision(ctx context.Context, client policyv1.PolicyServiceClient, id string) (*policyv1.GetRevisionResponse, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -247,8 +247,8 @@ func (t *tool) printRevision(found *policyv1.GetRevisionResponse, export string)
 	return nil
 }
 
-// exportName returns the name of the file to which a document is exported. The stored path of a document may name any
-// file. Therefore exportName uses only the last part of the path, so that no file outside of the folder is written.
+// exportName returns the name of the file to which a document is exported. The stored path of a document could name any
+// file. Therefore exportName uses only the last element of the path, so that no file outside the folder is written.
 func exportName(document string) string {
 	return path.Base("/" + strings.ReplaceAll(document, `\`, "/"))
 }
@@ -286,7 +286,7 @@ func (t *tool) completeRevision(c *cobra.Command, given []string, _ string) ([]s
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	_ = t.checkFlags(c, nil) // errors in flags are ignored, so that the completion still works
+	_ = t.checkFlags(c, nil) // errors in flags are ignored, so that completion still works
 	var out []string
 	_ = t.withPolicyClient(c.Context(), func(ctx context.Context, client policyv1.PolicyServiceClient) error { // if this fails, nothing is completed
 		all, err := t.listRevisions(ctx, client)

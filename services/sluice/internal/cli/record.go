@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// camelCase converts a name to camel case. The command line prints names in camel case, as MCP and the JSON of gRPC do.
-// In the journal's files, names have underscores, as in decision_id.
+// camelCase converts a name to camel case. The command line prints names in camel case, like the JSON of MCP and gRPC.
+// The journal's files contain names with underscores, such as decision_id.
 func camelCase(name string) string {
 	words := strings.Split(name, "_")
 	for i, word := range words[1:] {
@@ -68,8 +68,8 @@ func (t *tool) printDetails(records []*gatewayv1.Record) error {
 	return nil
 }
 
-// recordFields returns the names and values of the fields of a struct in a record. It omits fields with a zero value.
-// The names are those in the JSON output. For a slice of structs, it returns one row for each element.
+// recordFields returns the names and values of the fields of a struct in a record, without zero values. The names are
+// the names in the JSON output. For a slice of structs, it returns one row for each element.
 func recordFields(part reflect.Value) [][]string {
 	var rows [][]string
 	for i := range part.NumField() {

@@ -79,7 +79,7 @@ func TestPrintDetails_PrintsAllFields(t *testing.T) {
 	}
 	for _, line := range []string{
 		"rule               team/tools.create_issue",
-		"chain              tenant=acme-east subject=planner agent=plan owner=ben tokenId=planner-token issuer=partner client=planner-client",
+		"chain              tenant=acme-east subject=planner agent=plan owner=ben person=benno tokenId=planner-token issuer=partner client=planner-client",
 		"limits             document=limits rule=issues bucket=b1 kind=gcra max=10 windowS=60.5 burst=3 per=session,tool cap=true cost=2 " +
 			"onError=allow settle=/structuredContent/total remaining=7 sessionKey=run",
 		"definitionDigest   " + strings.Repeat("22", 32),

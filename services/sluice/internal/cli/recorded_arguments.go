@@ -7,15 +7,14 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// recordedArguments describes the copies of calls' arguments that the mesh has stored.
+// recordedArguments describes the stored copies of calls' arguments.
 type recordedArguments struct {
 	Bytes    int64     `json:"bytes"`
 	MaxBytes int64     `json:"maxBytes"`
 	Oldest   time.Time `json:"oldest"`
-	// RetentionHours is how many hours a copy is stored at most.
+	// RetentionHours is the maximum number of hours for which a copy is stored.
 	RetentionHours float64 `json:"retentionHours"`
-	// RemovedEarly is the time at which copies were last removed because of MaxBytes. It is nil if no copies were
-	// removed for this reason.
+	// RemovedEarly is the time when copies were last removed because of MaxBytes. It is nil if this has not happened.
 	RemovedEarly *time.Time `json:"removedEarly,omitempty"`
 }
 
@@ -30,7 +29,7 @@ func newRecordedArguments(r *gatewayv1.RecordedArgumentsStatus) *recordedArgumen
 }
 
 // String describes the copies in one line. If copies were removed because of MaxBytes, the line says how to prevent
-// that.
+// this.
 func (r recordedArguments) String() string {
 	size := fmt.Sprintf("%.1f", float64(r.Bytes)/(1<<20))
 	if size == "0.0" {

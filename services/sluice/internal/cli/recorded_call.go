@@ -7,8 +7,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// recordedCall returns the call that a record describes. It returns nil if the policy service does not evaluate such a
-// call.
+// recordedCall returns the call in a record, or nil if the policy service does not evaluate such calls.
 func recordedCall(r *gatewayv1.Record) *policyv1.RecordedCall {
 	who := r.GetPrincipal()
 	if r.GetServer() == "" || r.GetMethod() == "" || who.GetSubject() == "" {
@@ -24,8 +23,8 @@ func recordedCall(r *gatewayv1.Record) *policyv1.RecordedCall {
 	}
 }
 
-// recordedPrincipal returns the parts of a recorded principal on which the evaluation of its calls can depend. The
-// policy service does not use the role.
+// recordedPrincipal returns those parts of a recorded principal on which decisions can depend. The policy service does
+// not use the role.
 func recordedPrincipal(p *identityv1.Principal) *identityv1.Principal {
 	return &identityv1.Principal{Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }

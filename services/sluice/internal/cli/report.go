@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// maxReportRows limits how many rows of a report are stored. Calls that would need further rows are only counted.
+	// maxReportRows limits the number of rows in a report. Calls without a row are only counted.
 	maxReportRows = 10_000
 	// maxReportLines is the maximum number of rows in a printed table, so that the table fits on a screen.
 	maxReportLines = 20
-	// progressInterval is the time between two messages about the progress of a report.
+	// progressInterval is the interval between messages about the progress of a report.
 	progressInterval = 2 * time.Second
 )
 
@@ -64,7 +64,7 @@ all rows are printed.`,
 	return c
 }
 
-// runReport reads the calls of a report and prints the report. If ctx is canceled before all calls are read, it prints
+// runReport reads the calls for a report and prints the report. If ctx is canceled before all calls are read, it prints
 // the calls that it has read and returns errSilent.
 func (t *tool) runReport(ctx context.Context, client gatewayv1.GatewayServiceClient, r *observationReport) error {
 	err := r.read(ctx, client)
@@ -81,8 +81,8 @@ func (t *tool) runReport(ctx context.Context, client gatewayv1.GatewayServiceCli
 	return errSilent
 }
 
-// observationReport contains the calls that would have had a different result if the whole policy had been enforced.
-// Its exported fields are the JSON output.
+// observationReport contains the calls whose result would have been different without observe mode. Its exported fields
+// are the JSON output.
 type observationReport struct {
 	// Since and Until are the beginning and the end of the period. Since is nil if the period has no beginning.
 	Since *time.Time `json:"since,omitzero"`
@@ -90,22 +90,21 @@ type observationReport struct {
 	// Complete is true if all calls in the period were read. Otherwise, only the calls since Searched were read.
 	Complete bool       `json:"complete"`
 	Searched *time.Time `json:"searched,omitzero"`
-	// Calls is the number of calls in the period. Different is the number of calls that would have had a different
-	// result.
+	// Calls is the number of calls in the period. Different is the number of calls whose result would have been different.
 	Calls     int64 `json:"calls"`
 	Different int64 `json:"different"`
-	// Rows contains the calls that would have had a different result, the most frequent first. Others is the number of
-	// calls that have no row, because there are too many rows.
+	// Rows contains the calls whose result would have been different, most frequent first. Others is the number of calls
+	// without a row, because there are too many rows.
 	Rows   []*reportRow `json:"rows"`
 	Others int64        `json:"others"`
 
 	request  *gatewayv1.SummarizeObservationsRequest
 	rows     map[reportKey]*reportRow
-	byEffect map[string]int64 // maps what would have happened to the number of calls, for the headline
+	byEffect map[string]int64 // number of calls by what would have happened to them, for the headline
 	progress io.Writer        // nil if no progress is reported
 }
 
-// reportKey contains the fields that all calls in a row have in common.
+// reportKey contains the fields that all calls in a row share.
 type reportKey struct {
 	Server  string `json:"server"`
 	Method  string `json:"method"`
@@ -117,7 +116,7 @@ type reportKey struct {
 	Would   journal.Observed `json:"observed"`
 }
 
-// headlineEffect returns what would have happened to the calls. The result is the effect of an element of wouldBe.
+// headlineEffect returns what would have happened to the calls, as an effect in wouldBe.
 func (k *reportKey) headlineEffect() string {
 	if !k.Allowed && k.Would.Effect == wouldDeny {
 		return refusedAnyway
@@ -152,8 +151,7 @@ func timeOrNil(at *timestamppb.Timestamp) *time.Time {
 	return &out
 }
 
-// read reads all pages of calls, newest calls first. After an error, the report contains the calls that were read so
-// far.
+// read reads all pages of calls, newest first. After an error, the report contains the calls that were read so far.
 func (r *observationReport) read(ctx context.Context, client gatewayv1.GatewayServiceClient) error {
 	defer r.sort()
 	lastReport := time.Now()
@@ -205,7 +203,7 @@ func (r *observationReport) add(page *gatewayv1.SummarizeObservationsResponse) {
 	}
 }
 
-// sort sorts the rows by descending number of calls. Rows with equal numbers are sorted by the other cells of the row.
+// sort sorts the rows by descending number of calls. Rows with equal numbers are sorted by the other cells.
 func (r *observationReport) sort() {
 	slices.SortFunc(r.Rows, func(a, b *reportRow) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), slices.Compare(a.cells(), b.cells()))
@@ -214,14 +212,12 @@ func (r *observationReport) sort() {
 
 const (
 	wouldDeny = "would_deny"
-	// refusedAnyway is the effect that the headline uses for calls that were refused, and that the policy would also
-	// have refused, but with a different code. For example, a tool does not exist, and no rule would have allowed calls
-	// to it.
+	// refusedAnyway is the headline's effect for calls that were refused, and that the policy would have refused with a
+	// different code. For example, the tool does not exist, and no rule would have allowed calls to it.
 	refusedAnyway = "refused_anyway"
 )
 
-// wouldBe contains the effects of decisions that were not enforced (mode: observe), with their names in the output, in
-// the order of the output.
+// wouldBe contains the effects of decisions in observe mode and their names in the output, in the order of the output.
 var wouldBe = []struct{ effect, text string }{
 	{wouldDeny, "refused"}, {"would_require_approval", "held for approval"}, {"would_limit", "limited"}, {"would_allow", "allowed"},
 	{refusedAnyway, "refused for another reason"},
@@ -277,7 +273,7 @@ func (t *tool) printReport(r *observationReport) error {
 	return nil
 }
 
-// headline describes the period, the number of calls, and the number of calls that would have had a different result.
+// headline describes the period, the number of calls, and the number of calls whose result would have been different.
 func (r *observationReport) headline() string {
 	period := "Until " + localTime(r.Until)
 	since := r.Since

@@ -1,5 +1,4 @@
-// Package cli is the command line that people use. It runs the mesh in one process, and sends requests to a running
-// mesh.
+// Package cli is the command line for people. It runs the mesh in one process, and sends requests to a running mesh.
 package cli
 
 import (
@@ -21,10 +20,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// errSilent makes a command exit with code 1. It is returned if the command has already printed the error.
+// errSilent makes a command exit with code 1 if the command has already printed the error.
 var errSilent = errors.New("already printed")
 
-// tool is the state that all commands share, such as the common flags and the output.
+// tool is the state that all commands share, such as common flags and the output.
 type tool struct {
 	config string
 	addr   string
@@ -32,25 +31,22 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
-	// self is the name of this program for use in messages that contain commands. launcher starts stdio servers in a
-	// sandbox.
+	// self is the name of this program for messages that contain commands. launcher starts stdio servers in a sandbox.
 	self     string
 	launcher sandbox.Launcher
 	addrFrom string
 	// cleartextTo is a host, in addition to this machine, to which the agent's token may be sent without TLS. It may be
 	// empty.
 	cleartextTo string
-	// The field as is the client whose token for the person's own mesh is used instead of the agent's token. It may be
-	// empty.
+	// as is the client whose token for the person's own mesh is used instead of the agent's token. It may be empty.
 	as string
-	// commandName is the name of the command, and lastRequest describes the command's last request. Errors contain
-	// both.
+	// commandName is the name of the command. lastRequest describes its last request. Errors contain both.
 	commandName string
 	lastRequest requestTarget
 }
 
 // Main runs the command line and returns the exit code: 0 for success, 1 for a failure, and 2 for an invalid command
-// line. The program is the name by which the process was called. The launcher starts stdio servers.
+// line. The parameter program is the name with which the process was called. The launcher starts stdio servers.
 func Main(program string, args []string, launcher sandbox.Launcher) int {
 	ctx, stop := app.Signals()
 	defer stop()
@@ -59,8 +55,8 @@ func Main(program string, args []string, launcher sandbox.Launcher) int {
 	return t.run(ctx, args)
 }
 
-// newTool returns the tool for one run of the program. Its output can't control the terminal, even if the output quotes
-// an untrusted string.
+// newTool returns the tool for one run of the program. Its output can't control the terminal, even if it contains an
+// untrusted string.
 func newTool(program string, out, errOut io.Writer) *tool {
 	return &tool{self: selfName(program, app.Env, exec.LookPath), out: safetext.NewWriter(out), errOut: safetext.NewWriter(errOut)}
 }
@@ -78,8 +74,7 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errSilent):
 		return 1
 	}
-	// All lines except the first are indented, so that a string quoted in an error can't be mistaken for a line of this
-	// command.
+	// All lines except the first are indented, so that a string in an error can't be mistaken for output of this command.
 	fmt.Fprintf(t.errOut, "sluice: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
@@ -99,9 +94,10 @@ type exitError struct {
 // Unwrap returns the underlying error.
 func (e exitError) Unwrap() error { return e.error }
 
-// selfName returns the name of this program for use in messages. If SLUICE_COMMAND is set, as in containers, it returns
-// that value. It returns the name by which the process was called if this is a relative path, or if this is an absolute
-// path and PATH contains no program named sluice. Otherwise it returns "sluice".
+// selfName returns the name of this program for messages. If SLUICE_COMMAND is set, as in containers, it returns the
+// value of this variable. Otherwise, it returns the name with which the process was called if this name is a relative
+// path, or if it is an absolute path and PATH contains no program named sluice. In all other cases, it returns
+// "sluice".
 func selfName(program string, env config.Env, look func(string) (string, error)) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name
@@ -186,8 +182,7 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// load reads the configuration for a request to a running mesh. It replaces port 0 in the configuration with the port
-// of the running mesh.
+// load reads the configuration for a request to a running mesh. It replaces port 0 with the port of the running mesh.
 func (t *tool) load() (*config.File, error) {
 	f, err := t.loadFile()
 	if err != nil {
@@ -196,8 +191,8 @@ func (t *tool) load() (*config.File, error) {
 	return f, findAddresses(f)
 }
 
-// loadFile reads the configuration that the person has named. If none is named, it reads the configuration of the
-// person's own mesh, if there is one. --data takes precedence over the data directory in the configuration.
+// loadFile reads the configuration that the person has named, or else the configuration of the person's own mesh if
+// there is one. --data takes precedence over the data directory in the configuration.
 func (t *tool) loadFile() (*config.File, error) {
 	f, err := config.Load(cmp.Or(t.config, t.personalConfig()), app.Env)
 	if err != nil {

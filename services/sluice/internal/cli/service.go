@@ -64,8 +64,8 @@ func (t *tool) serviceStatus() *cobra.Command {
 	}
 }
 
-// userService returns the service of the operating system that runs the person's own mesh. The mesh's configuration may
-// be missing, because `init --undo` removes it before the service is removed.
+// userService returns the operating-system service that runs the person's own mesh. The mesh's configuration may be
+// missing, because `init --undo` removes it before the service is removed.
 func (t *tool) userService() (*userservice.Service, *ownMesh, error) {
 	paths, err := personal.Find()
 	if err != nil {
@@ -128,7 +128,7 @@ func (t *tool) installService(ctx context.Context, yes bool) error {
 	return oneLine(t.out, "The service runs your mesh, now and from each log-on. Its definition is %s.", path)
 }
 
-// confirmDefinition shows the file that install will write, and asks the person to agree.
+// confirmDefinition shows the file that install will write, and asks the person for confirmation.
 func (t *tool) confirmDefinition(ctx context.Context, s *userservice.Service, path string, yes bool) error {
 	text, err := s.Definition()
 	if err != nil {
@@ -141,8 +141,8 @@ func (t *tool) confirmDefinition(ctx context.Context, s *userservice.Service, pa
 	return t.confirm(ctx, yes, "Write this file and start the service?")
 }
 
-// startService starts the service of the operating system that runs the mesh. If a client has started the mesh,
-// startService first stops that mesh. If active is true, the service was already running.
+// startService starts the operating-system service that runs the mesh. If a client has started the mesh, startService
+// first stops this mesh. active is true if the service was already running.
 func (m *ownMesh) startService(ctx context.Context, s *userservice.Service, active bool) error {
 	ctx, cancel := context.WithTimeout(ctx, meshEndTimeout+meshStartTimeout)
 	defer cancel()
@@ -174,8 +174,8 @@ func (m *ownMesh) startService(ctx context.Context, s *userservice.Service, acti
 	return m.waitService(ctx, s)
 }
 
-// waitUnlocked waits until no process has locked the data directory, because a mesh that is stopping may still write to
-// its journal when running.Find no longer finds it.
+// waitUnlocked waits until no process has locked the data directory. A mesh that is stopping may still write to its
+// journal after running.Find has stopped reporting it.
 func waitUnlocked(ctx context.Context, data string) error {
 	for {
 		dir, err := datadir.Open(data, "")
@@ -311,7 +311,7 @@ func (t *tool) writeService(s serviceStatus) error {
 	return oneLine(t.out, "\nNote: %s", s.Note)
 }
 
-// nameService prints a note if the service of the operating system is still installed.
+// nameService prints a note if the operating-system service is still installed.
 func (s *setup) nameService() error {
 	service, _, err := s.userService()
 	if err != nil {

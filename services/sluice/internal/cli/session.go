@@ -21,19 +21,19 @@ import (
 
 const (
 	protocolVersion = "2025-11-25"
-	// maxResponse is the maximum size of a response, in bytes. It is the maximum size of a message that the gateway
-	// accepts from a server, plus 1 MiB for the data that the gateway adds.
+	// maxResponse is the maximum size of a response in bytes. This is the maximum size that the gateway accepts from a
+	// server, plus 1 MiB for the data that the gateway adds.
 	maxResponse  = 17 << 20
 	closeTimeout = 2 * time.Second
 )
 
-// session is an MCP session of the agent with a server behind the mesh. Its methods return results as raw JSON, because
-// a client library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP
-// error responses.
+// session is an MCP session of the agent with a server behind the mesh. Its methods return raw JSON, because a client
+// library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP error
+// responses.
 type session struct {
 	url, token string
 	http       *http.Client
-	// id is the Mcp-Session-Id. The field version is the revision of MCP that the server chose.
+	// id is the Mcp-Session-Id. version is the MCP revision that the server chose.
 	id, version string
 }
 
@@ -48,8 +48,8 @@ type message struct {
 	} `json:"error,omitzero"`
 }
 
-// absentError means that the agent can't use a server with this name. The server is not configured, or the policy hides
-// the server.
+// absentError means that the agent can't use a server with this name, because it is not configured or because the
+// policy hides it.
 type absentError struct{ text string }
 
 func (e absentError) Error() string { return e.text }
@@ -111,7 +111,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	}
 }
 
-// send sends an HTTP request. m is the message in the body of the request, or nil for an empty body.
+// send sends an HTTP request. m is the message in the body, or nil for an empty body.
 func (s *session) send(ctx context.Context, method string, m *message) (*http.Response, error) {
 	var body bytes.Buffer
 	if m != nil {
@@ -138,21 +138,21 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	return resp, nil
 }
 
-// noHTTPResponse returns the error for a request that got no HTTP response.
+// noHTTPResponse returns the error for a request without an HTTP response.
 func noHTTPResponse(url string, err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return refused
 	}
-	// A gRPC server sends bytes before it gets a request. The HTTP client parses these bytes as a malformed response,
-	// or fails because the bytes arrive before it has sent its request.
+	// A gRPC server sends bytes before it gets a request. The HTTP client parses these bytes as a malformed response, or
+	// fails because they arrive before it has sent its request.
 	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
 		return fmt.Errorf("the server at %s does not speak HTTP/1.1: is this the gRPC address? Set SLUICE_URL, or listen in the configuration, to the address of MCP", url)
 	}
 	return fmt.Errorf("the mesh does not answer: is it up? To use another address, set SLUICE_URL, or name a configuration with --config or SLUICE_CONFIG (%w)", err)
 }
 
-// readResponse reads the JSON-RPC response to a request. The response is the body, or the last event of an event
-// stream. The events before the last event are notifications.
+// readResponse reads the JSON-RPC response to a request. This is the body, or the last event in an event stream.
+// Earlier events are notifications.
 func readResponse(resp *http.Response) (message, error) {
 	body := io.LimitReader(resp.Body, maxResponse)
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
@@ -173,7 +173,7 @@ func readResponse(resp *http.Response) (message, error) {
 	return m, nil
 }
 
-// lastEvent returns the data of a stream's last event (HTML Standard, section 9.2).
+// lastEvent returns the data of the last event in a stream (HTML Standard, section 9.2).
 func lastEvent(body io.Reader) ([]byte, error) {
 	last := ""
 	for e, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: maxResponse}) {

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// silentClient is a client that has not answered a form that the gateway sent to its user. The gateway sends it no
-// forms before the time in Until.
+// silentClient is a client that has not responded to a form for its user. The gateway sends it no more forms before
+// Until.
 type silentClient struct {
 	Tenant  string    `json:"tenant"`
 	Subject string    `json:"subject"`

@@ -22,11 +22,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// statusTimeout is the timeout for all requests of `status`. With this timeout, the command exits within two seconds
-// even if a service hangs.
+// statusTimeout is the timeout for all requests in `status`. With it, the command exits within two seconds even if a
+// service hangs.
 const statusTimeout = 1500 * time.Millisecond
 
-// roles lists the mesh services in the order of the output. The gateway comes first.
+// roles lists the mesh services in the order of the output, gateway first.
 var roles = gatewayFirst()
 
 func gatewayFirst() []authv1.Role {
@@ -62,33 +62,31 @@ sandbox. The command exits with 1 if the mesh is not ready.`,
 
 type roleAnswers struct {
 	gateway *gatewayv1.GetStatusResponse
-	// gatewayErr is the error of the request to the gateway, or nil if the gateway responded.
+	// gatewayErr is the error from the gateway, or nil if the gateway responded.
 	gatewayErr error
 	roles      []roleStatus
-	// rejected contains the reasons why newer policy documents did not replace the active documents. Each reason is one
-	// line.
+	// rejected contains the reasons, one per line, why newer policy documents did not replace the active documents.
 	rejected []string
 	// documents describes the stored policy documents. It is nil if the policies come from files.
 	documents *policyDocuments
-	// observed describes, in one line each, the parts of the policy that are not enforced but only recorded (mode:
-	// observe). observedParts contains the first of these parts.
+	// observed describes the parts of the policy in observe mode, which are not enforced, one per line. observedParts
+	// contains the first of these parts.
 	observed      []string
 	observedParts []*policyv1.ObservedPolicy
-	// pending maps each server to the number of its pending definitions. Servers without pending definitions may be
+	// pending contains the number of pending definitions of each server. Servers without pending definitions may be
 	// missing.
 	pending map[string]int
-	// stops contains the stops in force, which an operator has set to refuse calls.
+	// stops contains the stops in force, with which operators refuse calls.
 	stops []*policyv1.Stop
 	// ending contains the tokens that expire soon or have recently expired.
 	ending []tokenRecord
-	// onDemand describes the mesh if a client has started it. It is empty if the mesh was started in another way.
+	// onDemand describes the mesh if a client has started it, and is otherwise empty.
 	onDemand string
-	// users maps each server of the person's own mesh to the clients that use the server.
+	// users contains the clients of each server in the person's own mesh.
 	users map[string][]string
 }
 
-// queryRoles sends requests to all mesh services concurrently, so that a service that hangs does not delay the other
-// requests.
+// queryRoles sends requests to all mesh services concurrently, so that a service that hangs does not delay the others.
 func (t *tool) queryRoles(ctx context.Context, f *config.File) roleAnswers {
 	h := roleAnswers{roles: make([]roleStatus, len(roles))}
 	var group errgroup.Group
@@ -132,7 +130,7 @@ func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.Ge
 	return resp, nil
 }
 
-// activeRevision returns the active revision of the policy, or nil if the policy service does not respond.
+// activeRevision returns the active policy revision, or nil if the policy service does not respond.
 func (t *tool) activeRevision(ctx context.Context, f *config.File) *policyv1.Revision {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
@@ -150,8 +148,8 @@ func (t *tool) activeRevision(ctx context.Context, f *config.File) *policyv1.Rev
 	return resp.GetRevision()
 }
 
-// rejectedLines returns the reasons why newer policy documents did not replace the documents of the active revision.
-// Each reason is one line. The revision may be nil.
+// rejectedLines returns the reasons, one per line, why newer policy documents did not replace the documents of the
+// active revision. The revision may be nil.
 func rejectedLines(active *policyv1.Revision) []string {
 	var lines []string
 	for _, found := range active.GetRejected() {
@@ -160,8 +158,8 @@ func rejectedLines(active *policyv1.Revision) []string {
 	return lines
 }
 
-// pendingDefinitions maps each server to the number of definitions that wait for a person to accept them. It returns
-// nil if the policy service does not respond.
+// pendingDefinitions returns the number of definitions that wait for a person's decision, by server. It returns nil if
+// the policy service does not respond.
 func (t *tool) pendingDefinitions(ctx context.Context, f *config.File) map[string]int {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
@@ -227,11 +225,10 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 	InFlight  int32  `json:"inFlight"`
 	LastError string `json:"lastError,omitzero"`
-	// RestsUntil is when the gateway will send requests to the server again. It is zero if the gateway may send
+	// RestsUntil is the time until which the gateway sends no requests to the server. It is zero if the gateway may send
 	// requests now.
 	RestsUntil time.Time `json:"restsUntil,omitzero"`
-	// StartingSince is the time at which the server's program was started. It is zero unless the program is still
-	// starting.
+	// StartingSince is the time when the server's program was started. It is zero unless the program is still starting.
 	StartingSince time.Time `json:"startingSince,omitzero"`
 	Revisions     []string  `json:"revisions,omitempty"`
 	// ProgramNotice is a notice about the server's program that does not affect calls. It may be empty.
@@ -242,8 +239,8 @@ type serverStatus struct {
 	ListFaults []listFault `json:"listFaults,omitempty"`
 	// Pending is the number of pending definitions of the server's tools.
 	Pending int `json:"waiting,omitzero"`
-	// Sandbox contains the restrictions that the kernel enforces for the server's program. It is nil if the gateway
-	// does not start the server.
+	// Sandbox contains the restrictions that the kernel enforces for the server's program. It is nil if the gateway does
+	// not start the server.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
 
@@ -279,7 +276,7 @@ func startDuration(since time.Time) string {
 	return max(0, time.Since(since)).Truncate(time.Second).String()
 }
 
-// printStatus prints the answers of the mesh services. If the gateway did not respond, printStatus prints the results
+// printStatus prints the responses of the mesh services. If the gateway did not respond, printStatus prints the results
 // of the health checks and returns the gateway's error.
 func (t *tool) printStatus(h roleAnswers) error {
 	if h.gatewayErr != nil && len(h.roles) == 0 {

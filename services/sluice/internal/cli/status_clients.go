@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientsetup"
 )
 
-// clientsOfServers maps each server to the names of the clients whose files have an entry for the server. It returns
-// nil if the mesh is not the person's own mesh, or if the home directory is not known.
+// clientsOfServers returns the names of the clients that have an entry for a server, by server. It returns nil if the
+// mesh is not the person's own mesh, or if the home directory is not known.
 func (t *tool) clientsOfServers(f *config.File) map[string][]string {
 	home, err := os.UserHomeDir()
 	if err != nil || f.Name() == "" || f.Name() != t.personalConfig() {

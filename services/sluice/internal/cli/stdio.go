@@ -32,8 +32,8 @@ func (t *tool) stdio() *cobra.Command {
 		Short: "Connect a client that supports only the stdio transport to the mesh",
 		Args:  args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			// The flag --config can select the person's own mesh. SLUICE_CONFIG can't, because a project's settings
-			// could set this variable.
+			// --config can select the person's own mesh. SLUICE_CONFIG can't, because a project's settings could set this
+			// variable.
 			return t.runStdio(c.Context(), relayFlags{server, as, url, c.Flags().Changed("config")})
 		},
 	}
@@ -42,15 +42,15 @@ func (t *tool) stdio() *cobra.Command {
 	c.Flags().StringVar(&url, "url", "", "with --as: use the mesh at this `URL`, for which `init --http` has stored a token")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
-		_ = t.checkFlags(c, nil) // help is printed whether or not the flags are valid
+		_ = t.checkFlags(c, nil) // help is printed even if the flags are not valid
 		c.Long = t.stdioHelp()
 		c.Parent().HelpFunc()(c, given)
 	})
 	return c
 }
 
-// stdioHelp returns the help text of the command. The text contains entries for clients' configurations. These entries
-// work from any directory, because they contain the path of this program and the path of the configuration or the data
+// stdioHelp returns the help text of the command, which contains entries for clients' configurations. These entries
+// work in any directory, because they contain the path of this program and the path of the configuration or the data
 // directory.
 func (t *tool) stdioHelp() string {
 	args, found := t.meshFlags()
@@ -61,8 +61,8 @@ func (t *tool) stdioHelp() string {
 	return stdioText(t.stdioEntry(args), t.stdioEntry(args, "--server", "demo"), note)
 }
 
-// stdioText returns the help text. It contains two entries for a client's configuration, one for all servers and one
-// for a single server.
+// stdioText returns the help text with two entries for a client's configuration, one for all servers and one for a
+// single server.
 func stdioText(all, one, note string) string {
 	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and print the
 answers on standard output, one message on each line.
@@ -83,8 +83,8 @@ the folder is read only if --config names it. If the configuration has tokens fo
 SLUICE_TOKEN in the entry to one of them.`
 }
 
-// meshFlags returns the flags that a command needs, when it is run in any other directory, to find the mesh of the
-// working directory. The second result is false if no mesh has run in the working directory.
+// meshFlags returns the flags with which a command in any other directory finds the mesh of the working directory. The
+// second result is false if no mesh has run in the working directory.
 func (t *tool) meshFlags() (flags []string, found bool) {
 	config := t.config
 	if config == "" && localconfig.Usable(".") { // `up` in this directory uses the file
@@ -103,7 +103,7 @@ func (t *tool) meshFlags() (flags []string, found bool) {
 	return append(flags, "--data", data), found || err == nil
 }
 
-// stdioEntry returns an entry for a client's configuration, as JSON. The entry starts `stdio` with the given flags and
+// stdioEntry returns a JSON entry for a client's configuration. The entry starts `stdio` with the given flags and
 // arguments.
 func (t *tool) stdioEntry(flags []string, more ...string) string {
 	words := []string{t.programPath()}
@@ -122,7 +122,7 @@ func (t *tool) stdioEntry(flags []string, more ...string) string {
 }
 
 // programPath returns the path of this program, or its name if the path is not known. If PATH contains a link to the
-// program, programPath returns the path of the link. An upgrade, for example with Homebrew, may change the path of the
+// program, programPath returns the path of the link. An upgrade, for example with Homebrew, can change the path of the
 // program, but not the path of the link.
 func (t *tool) programPath() string {
 	path, err := os.Executable()
@@ -150,7 +150,7 @@ func absolutePath(path string) string {
 	return path
 }
 
-// relayFlags contains the flags of stdio. The field config is true if --config was given.
+// relayFlags contains the flags of stdio. config is true if --config was given.
 type relayFlags struct {
 	server, as, url string
 	config          bool
@@ -173,8 +173,8 @@ func (t *tool) runStdio(ctx context.Context, flags relayFlags) error {
 	return err
 }
 
-// relayConfig returns the endpoint and the token for a client. If flags.as is empty, it uses the mesh that the
-// configuration describes. Otherwise, it uses the mesh at flags.url, or the person's own mesh if flags.url is empty.
+// relayConfig returns the endpoint and the token for a client. If flags.as is empty, it uses the mesh in the
+// configuration. Otherwise it uses the mesh at flags.url, or the person's own mesh if flags.url is empty.
 func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
 	server, as, url := flags.server, flags.as, flags.url
 	switch {
@@ -205,8 +205,8 @@ func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
 }
 
 // clientRelay returns the endpoint and the token for a client of the person's own mesh. If the mesh is not running, the
-// client's next message starts it. If the mesh can't be used, each message of the client is answered with the reason,
-// because most clients don't show the standard error of a server. If the mesh can't be used, noMesh is the reason.
+// client's next message starts it. If the mesh can't be used, noMesh is the reason, and the relay responds with it to
+// each message. The relay does so because most clients don't show a server's standard error.
 func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}
@@ -228,7 +228,7 @@ func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg r
 	return cfg, nil
 }
 
-// brokenRelay returns the configuration of a relay that can't deliver messages. The relay answers each message with the
+// brokenRelay returns the configuration of a relay that can't deliver messages and responds to each message with the
 // given reason.
 func (t *tool) brokenRelay(reason error) relay.Config {
 	fmt.Fprintf(t.errOut, "sluice: %v\n", reason)

@@ -168,7 +168,7 @@ if they refuse some of the same calls. --all ends only the stop of all calls.`,
 	return c
 }
 
-// withPolicy calls the given function with a client of the policy service.
+// withPolicy calls do with a client for the policy service.
 func (t *tool) withPolicy(ctx context.Context, do func(ctx context.Context, f *config.File, client policyv1.PolicyServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -214,7 +214,7 @@ func (t *tool) stopCalls(ctx context.Context, f *config.File, client policyv1.Po
 // inFlight describes the calls that were sent before the stop and have not ended yet. It returns "" if their number is
 // not known.
 func (t *tool) inFlight(ctx context.Context, f *config.File, of *policyv1.StopSelector) string {
-	if of.GetAgent() != "" || of.GetTenant() != "" { // the gateway only counts the requests to each server, for all callers together
+	if of.GetAgent() != "" || of.GetTenant() != "" { // the gateway does not count these separately
 		return ""
 	}
 	own := *t

@@ -24,19 +24,19 @@ import (
 const (
 	// sessionFile is the name of the file in DATA/tokens that describes the stored session.
 	sessionFile = "session.json"
-	// sessionSource says in messages where a session token comes from.
+	// sessionSource is the source of a session token in messages.
 	sessionSource = "the session of `login`"
-	// maxSessionFile is the maximum size of sessionFile, in bytes.
+	// maxSessionFile is the maximum size of sessionFile in bytes.
 	maxSessionFile = 64 << 10
 )
 
 // errNoSession means that no session is stored.
 var errNoSession = errors.New("no session is stored")
 
-// personSession is a session that `login` has stored in sessionFile. This file does not contain the token, which is in
+// personSession is a session that `login` has stored in sessionFile. The file does not contain the token, which is in
 // the keychain or in another file.
 type personSession struct {
-	// Store is the kind of store that contains the token. Mesh identifies the mesh, as in the field endpoint.mesh.
+	// Store is the kind of store that contains the token. Mesh identifies the mesh, like endpoint.mesh.
 	Store   secretstore.Kind `json:"store"`
 	Mesh    string           `json:"mesh"`
 	ID      string           `json:"id"`
@@ -50,7 +50,7 @@ type personSession struct {
 func (s *personSession) isValid(now time.Time) bool { return now.Before(s.Expires) }
 
 // secretNameOf returns the name under which the session of a data directory is stored. Each data directory needs a
-// different name, because all of them share the keychain.
+// different name, because they share the keychain.
 func secretNameOf(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return hex.EncodeToString(sum[:16])
@@ -88,7 +88,7 @@ func describeSession(f *config.File) (*personSession, error) {
 	return s, nil
 }
 
-// storeSession stores a session, and replaces the session that was stored before.
+// storeSession stores a session in place of the previously stored one.
 func storeSession(ctx context.Context, f *config.File, mesh string, created *identityv1.CreateSessionResponse) error {
 	dir := absolutePath(f.Path(f.Data))
 	secrets, err := secretstore.Open(ctx, dir, slog.New(slog.DiscardHandler))
@@ -128,8 +128,8 @@ func replaceFile(path string, content []byte) error {
 	return err
 }
 
-// removeSession deletes the stored session from this machine. If it is not known where the token is, it deletes the
-// token from each store.
+// removeSession deletes the stored session from this machine. If the store of the token is not known, it deletes the
+// token from all stores.
 func removeSession(ctx context.Context, f *config.File) error {
 	dir, kinds := absolutePath(f.Path(f.Data)), []secretstore.Kind{secretstore.Files, secretstore.Keychain}
 	if s, err := describeSession(f); err == nil {
@@ -149,11 +149,11 @@ func removeSession(ctx context.Context, f *config.File) error {
 	return errors.Join(errs...)
 }
 
-// readUpTo reads all bytes. It returns an error if there are more bytes than allowed.
-func readUpTo(from io.Reader, most int64) ([]byte, error) {
-	raw, err := io.ReadAll(io.LimitReader(from, most+1))
-	if err == nil && int64(len(raw)) > most {
-		return nil, fmt.Errorf("it has more than %d bytes", most)
+// readUpTo reads all bytes. It returns an error if there are more than limit bytes.
+func readUpTo(from io.Reader, limit int64) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(from, limit+1))
+	if err == nil && int64(len(raw)) > limit {
+		return nil, fmt.Errorf("it has more than %d bytes", limit)
 	}
 	return raw, err
 }

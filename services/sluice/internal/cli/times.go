@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// setTimes sets the period of a filter to the values of the flags --since and --until. It ignores an empty value.
+// setTimes sets the period of a filter to the values of --since and --until. It ignores empty values.
 func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Time) error {
 	for _, one := range []struct {
 		flag, text string

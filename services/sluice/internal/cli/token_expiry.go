@@ -9,12 +9,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// recentlyExpired is how long a token is still reported after it has expired.
+// recentlyExpired is how long an expired token is still reported.
 const recentlyExpired = 7 * 24 * time.Hour
 
 // endingTokens returns the tokens that expire soon or have recently expired. It omits a token if the same agent and
-// owner have another token that is still valid for long enough. It returns nil if the identity service does not
-// respond.
+// owner have another token with enough remaining validity. It returns nil if the identity service does not respond.
 func (t *tool) endingTokens(ctx context.Context, f *config.File) []tokenRecord {
 	var all []tokenRecord
 	err := t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) (err error) {

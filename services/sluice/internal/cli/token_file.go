@@ -6,11 +6,11 @@ import (
 	"os"
 )
 
-// newTokenFile is a new file for the text of a token. A nil newTokenFile writes nothing.
+// newTokenFile is a new file for a token's secret. A nil newTokenFile writes nothing.
 type newTokenFile struct{ *os.File }
 
 // createTokenFile creates the file for a token, unless the path is empty. It must be called before the token is
-// created, because otherwise a token could be created that can't be written.
+// created. Otherwise a token could be created that can't be written.
 func createTokenFile(path string) (*newTokenFile, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // there is no file
@@ -30,7 +30,7 @@ func (f *newTokenFile) discard() error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// write writes the text of the token and closes the file.
+// write writes the token's secret and closes the file.
 func (f *newTokenFile) write(secret string) error {
 	if f == nil {
 		return nil

@@ -19,8 +19,10 @@ func (t *tool) importTokens() *cobra.Command {
 		Short: "Store tokens of agents that the configuration contains",
 		Long: `Store tokens of agents from the configuration (auth.tokens) in the mesh, with the same names and
 texts, so that they expire and can be rotated and revoked. Without an ID, store all of them.
-Then remove them from the configuration: until then, the stored tokens are not used. Tokens of
-people can't be stored: people use ` + "`" + t.self + " login`" + `.`,
+Then remove them from the configuration: until then, the stored tokens are not used. Agents with
+stored tokens no longer use the connections of the owner to servers: for this, the owner creates a
+token with ` + "`" + t.self + " token create --use-my-connections`" + `. Tokens of people can't be stored: people use
+` + "`" + t.self + " login`" + `.`,
 		Args: args(cobra.ArbitraryArgs),
 		RunE: func(c *cobra.Command, given []string) error {
 			at, err := parseExpiry(expires, time.Now())

@@ -33,13 +33,16 @@ const (
 
 // tokenRecord is a token in the JSON output.
 type tokenRecord struct {
-	ID         string    `json:"id"`
-	Role       string    `json:"role"`
-	Tenant     string    `json:"tenant"`
-	Subject    string    `json:"subject"`
-	Agent      string    `json:"agent,omitzero"`
-	Issuer     string    `json:"issuer,omitzero"`
-	Owner      string    `json:"owner,omitzero"`
+	ID      string `json:"id"`
+	Role    string `json:"role"`
+	Tenant  string `json:"tenant"`
+	Subject string `json:"subject"`
+	Agent   string `json:"agent,omitzero"`
+	Issuer  string `json:"issuer,omitzero"`
+	Owner   string `json:"owner,omitzero"`
+	// UsesConnections is true if the agent uses the owner's connections to servers.
+	UsesConnections bool `json:"usesConnections,omitzero"`
+
 	Groups     []string  `json:"groups,omitempty"`
 	Servers    []string  `json:"servers,omitempty"`
 	Configured bool      `json:"configured,omitzero"`
@@ -61,14 +64,14 @@ func newTokenRecord(t *identityv1.Token) tokenRecord {
 		return at.AsTime().Local()
 	}
 	return tokenRecord{
-		ID: t.GetName(), Role: enum.NameOrEmpty(t.GetRole()), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Issuer: t.GetIssuer(), Owner: t.GetOwner(),
+		ID: t.GetName(), Role: enum.NameOrEmpty(t.GetRole()), Tenant: t.GetTenant(), Subject: t.GetSubject(), Agent: t.GetAgent(), Issuer: t.GetIssuer(), Owner: t.GetOwner(), UsesConnections: t.GetUsesConnections(),
 		Groups: t.GetGroups(), Servers: t.GetServers(), Configured: t.GetConfigured(), Created: local(t.GetCreated()), CreatedBy: t.GetCreatedBy(), Expires: local(t.GetExpires()),
 		LastUsed: local(t.GetLastUsed()), Revoked: local(t.GetRevoked()), RevokedBy: t.GetRevokedBy(), AuthTime: local(t.GetAuthTime()), ACR: t.GetAcr(),
 	}
 }
 
-// authentication says when and how the person of a session has authenticated at the issuer. It returns "" if this is
-// not known.
+// authentication says when and how a session's person has authenticated at the issuer. It returns "" if this is not
+// known.
 func (t tokenRecord) authentication() string {
 	var parts []string
 	if !t.AuthTime.IsZero() {
@@ -80,7 +83,7 @@ func (t tokenRecord) authentication() string {
 	return strings.Join(parts, ", ")
 }
 
-// ended says why a token is no longer valid. It returns "" if the token is valid.
+// ended returns the reason why a token is not valid any more, or "" if the token is valid.
 func (t tokenRecord) ended(now time.Time) string {
 	switch {
 	case !t.Revoked.IsZero():
@@ -92,7 +95,7 @@ func (t tokenRecord) ended(now time.Time) string {
 	}
 }
 
-// withIdentity calls the given function with a client of the identity service.
+// withIdentity calls do with a client for the identity service.
 func (t *tool) withIdentity(ctx context.Context, do func(ctx context.Context, client identityv1.IdentityServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -115,7 +118,7 @@ func (t *tool) withIdentityOf(ctx context.Context, f *config.File, do func(ctx c
 // newTokenFlags contains the flags of `token create`.
 type newTokenFlags struct {
 	id, owner, subject, tenant, expires, file string
-	noOwner                                   bool
+	noOwner, useMyConnections                 bool
 	groups, servers                           []string
 }
 
@@ -129,7 +132,8 @@ func (t *tool) createToken() *cobra.Command {
 		Short: "Create a token for a client, such as cursor, and print it once",
 		Long: `Create a token with which one client calls tools. AGENT is the name of the client in rules,
 records and ` + "`stop --agent`" + `. Give each client its own token. The token is printed once, or
-written to a new file, and is valid immediately. The mesh stores only its hash.`,
+written to a new file, and is valid immediately. The mesh stores only its hash. With
+--use-my-connections, every holder of the token calls servers with your accounts.`,
 		Example: "  " + t.self + " token create cursor --owner ana --expires 30d --file cursor.token",
 		Args:    args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -152,7 +156,8 @@ written to a new file, and is valid immediately. The mesh stores only its hash.`
 	flags.StringVar(&f.id, "id", "", "the `ID` of the token (default: AGENT and 6 random letters and digits)")
 	flags.StringVar(&f.subject, "subject", "", "the `SUBJECT` in rules, limits and records (default: the ID)")
 	flags.StringVar(&f.tenant, "tenant", "default", "the `TENANT` of the client")
-	c.MarkFlagsMutuallyExclusive("owner", "no-owner")
+	flags.BoolVar(&f.useMyConnections, "use-my-connections", false, "let the agent use your connections to servers with `credentials: {as: person}`")
+	c.MarkFlagsMutuallyExclusive("owner", "no-owner", "use-my-connections")
 	return c
 }
 
@@ -167,7 +172,7 @@ func (f *newTokenFlags) request(agent string, now time.Time) (*identityv1.Create
 		OwnedByCaller: f.owner == "" && !f.noOwner,
 		Token: &identityv1.Token{
 			Name: id, Tenant: f.tenant, Subject: cmp.Or(f.subject, id), Agent: agent, Owner: f.owner, Groups: f.groups, Servers: f.servers,
-			Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Expires: timestamppb.New(expires),
+			Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Expires: timestamppb.New(expires), UsesConnections: f.useMyConnections,
 		},
 	}, nil
 }
@@ -224,7 +229,7 @@ type createdToken struct {
 }
 
 // issueToken creates a token, and prints it or writes it to a new file. It creates the file first, because otherwise it
-// could create a token that it then can't write.
+// could create a token that it can't write.
 func (t *tool) issueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.CreateTokenRequest, path string) error {
 	file, err := createTokenFile(path)
 	if err != nil {
@@ -253,6 +258,9 @@ func (t *tool) printCreated(c createdToken) error {
 	say("created: token %s of the agent %s, valid until %s", c.Token.ID, c.Token.Agent, c.Token.Expires.Format(time.DateTime))
 	if c.Token.Owner != "" {
 		say("owner: %s, who can't approve its calls unless approvals.owner_may_approve is true", c.Token.Owner)
+	}
+	if c.Token.UsesConnections {
+		say("every holder of the token uses the connections of %s to servers (%s)", c.Token.Owner, t.command("connections"))
 	}
 	if c.File != "" {
 		say("the token is in %s, which only you can read", c.File)
@@ -303,7 +311,7 @@ end at once.`,
 	return c
 }
 
-// reissueToken replaces the text of a token. Like issueToken, it prints the new text or writes it to a new file.
+// reissueToken replaces the secret of a token. Like issueToken, it prints the new secret or writes it to a new file.
 func (t *tool) reissueToken(ctx context.Context, client identityv1.IdentityServiceClient, req *identityv1.RotateTokenRequest, path string) error {
 	file, err := createTokenFile(path)
 	if err != nil {
@@ -356,8 +364,9 @@ func (t *tool) listTokens() *cobra.Command {
 		Use:   "list",
 		Short: "List the tokens, with their agents, people, expiry and last use",
 		Long: `List the valid tokens, including tokens of the configuration and sessions of people, without the
-secrets. PERSON holds the token, or is the person for whom the agent works. The last use is
-exact to about a minute, and unknown for tokens of the configuration.`,
+secrets. PERSON holds the token, or is the person for whom the agent works. "with connections"
+means that the agent uses this person's connections to servers. The last use is exact to about
+a minute, and unknown for tokens of the configuration.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return t.withIdentity(c.Context(), func(ctx context.Context, client identityv1.IdentityServiceClient) error {
@@ -400,7 +409,7 @@ func (t *tool) printTokens(all []tokenRecord, ended bool) error {
 		if one.Configured {
 			created, used = "configuration", ""
 		}
-		rows[i] = []string{one.ID, one.Role, orDash(one.Agent), orDash(one.person()), one.Tenant, created, cmp.Or(tokenTime(one.Expires), "never"), orDash(used)}
+		rows[i] = []string{one.ID, one.Role, orDash(one.Agent), orDash(one.personText()), one.Tenant, created, cmp.Or(tokenTime(one.Expires), "never"), orDash(used)}
 		if ended {
 			rows[i] = append(rows[i], orDash(one.ended(now)))
 		}
@@ -412,12 +421,20 @@ func (t *tool) printTokens(all []tokenRecord, ended bool) error {
 	return t.table(head, rows)
 }
 
-// person returns the subject of the person who holds the token, or for whom the agent works.
+// person returns the subject of the token's holder, or of the person for whom the agent works.
 func (t tokenRecord) person() string {
 	if t.Role == agentToken {
 		return t.Owner
 	}
 	return t.Subject
+}
+
+// personText returns the person of the token, and says whether the agent uses this person's connections to servers.
+func (t tokenRecord) personText() string {
+	if t.UsesConnections {
+		return t.person() + ", with connections"
+	}
+	return t.person()
 }
 
 // tokenTime formats a time. It returns "" for the zero time.
@@ -433,8 +450,8 @@ func (t *tool) revokeToken() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke (ID | --agent NAME)",
 		Short: "Revoke a token, or all tokens of an agent, immediately",
-		Long: `Revoke a token, or all tokens of an agent. When the command has ended, no gateway accepts them.
-Calls that were already sent end normally. To revoke a token of the configuration, remove it
+		Long: `Revoke a token, or all tokens of an agent. Once the command returns, no gateway accepts them.
+Calls that were already sent end normally. To revoke a token in the configuration, remove it
 from the file; no restart is necessary.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeToken,
@@ -459,8 +476,8 @@ from the file; no restart is necessary.`,
 	return c
 }
 
-// printRevoked prints the revoked tokens. It returns an error if the agent has tokens that stay valid, or if
-// replicas have not confirmed the revocation.
+// printRevoked prints the revoked tokens. It returns an error if the agent has other valid tokens, or if replicas have
+// not confirmed the revocation.
 func (t *tool) printRevoked(resp *identityv1.RevokeTokenResponse) error {
 	all := make([]tokenRecord, len(resp.GetTokens()))
 	for i, one := range resp.GetTokens() {

@@ -116,3 +116,34 @@ func TestTokenCreate_DoesNotReplaceAFile(t *testing.T) {
 		t.Errorf("exit code %d, %v", code, err)
 	}
 }
+
+// The command asks for the connections of its caller only with --use-my-connections, never together with another owner.
+func TestTokenCreate_AsksForConnectionsOnlyWithTheFlag(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		flags         newTokenFlags
+		isOwned, uses bool
+	}{
+		{newTokenFlags{}, true, false},
+		{newTokenFlags{owner: "ana"}, false, false},
+		{newTokenFlags{noOwner: true}, false, false},
+		{newTokenFlags{useMyConnections: true}, true, true},
+	} {
+		c.flags.expires = "1h"
+		req, err := c.flags.request("cursor", time.Now())
+		if err != nil || req.GetOwnedByCaller() != c.isOwned || req.GetToken().GetUsesConnections() != c.uses {
+			t.Errorf("%+v: %v, %v", c.flags, req, err)
+		}
+	}
+	for _, owner := range [][]string{{"--owner", "ana"}, {"--no-owner"}} {
+		var out, errOut strings.Builder
+		code := newTool("sluice", &out, &errOut).run(t.Context(), append([]string{"token", "create", "cursor", "--use-my-connections"}, owner...))
+		if code != 2 || !strings.Contains(errOut.String(), "use-my-connections") {
+			t.Errorf("with %v: exit code %d, %s", owner, code, errOut.String())
+		}
+	}
+	uses, owned := tokenRecord{Role: agentToken, Owner: "ana", UsesConnections: true}, tokenRecord{Role: agentToken, Owner: "ana"}
+	if uses.personText() != "ana, with connections" || owned.personText() != "ana" {
+		t.Errorf("listed as %q and %q", uses.personText(), owned.personText())
+	}
+}

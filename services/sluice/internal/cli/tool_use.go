@@ -14,8 +14,7 @@ import (
 )
 
 // readToolUses reads the journal's records of calls to a server's tools since the given time, or all records if the
-// time is nil. It maps the name of each tool to the use of the tool. It reports its progress on standard error every
-// two seconds.
+// time is nil. It returns the use of each tool by name. It reports progress on standard error every two seconds.
 func (t *tool) readToolUses(ctx context.Context, server string, since *timestamppb.Timestamp) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {
@@ -54,14 +53,14 @@ type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent maps each session to the times of its calls within one minute of the call that was added last. As for
-	// limits, a call counts for the session of its caller, and for the session of each principal in the caller's
-	// delegation chain.
+	// recent contains the times of each session's calls within one minute of the call that was added last. A call counts
+	// for the session of its caller, and for the session of each principal in the caller's delegation chain, just as it
+	// counts for limits.
 	recent map[string][]time.Time
 }
 
-// add adds a call. The calls must be added from newest to oldest. add ignores methods other than tools/call, because
-// the field tool of their records contains another name, such as the name of a prompt.
+// add adds a call. Calls must be added from newest to oldest. add ignores methods other than tools/call, because the
+// field tool in their records contains another name, such as the name of a prompt.
 func (u toolUses) add(r *gatewayv1.Record) {
 	if r.GetMethod() != "tools/call" {
 		return

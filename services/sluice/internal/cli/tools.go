@@ -47,10 +47,10 @@ policy hides from the agent.`,
 	return c
 }
 
-// listTimeout is the timeout for the requests to one server if the tools of all servers are listed.
+// listTimeout is the timeout for the requests to one server when the tools of all servers are listed.
 const listTimeout = 30 * time.Second
 
-// serverTools contains the tools of a server, or the error of the request that lists the tools.
+// serverTools contains the tools of a server, or the error from listing them.
 type serverTools struct {
 	server string
 	tools  []listedTool
@@ -79,7 +79,7 @@ func (t *tool) listToolsOfServers(ctx context.Context, servers []string) []serve
 	return out
 }
 
-// printAllTools prints the tools of the servers that returned a list. For each other server, it prints the reason on
+// printAllTools prints the tools of the servers that returned a list. For the other servers, it prints the reason on
 // standard error.
 func (t *tool) printAllTools(found []serverTools) error {
 	all, failed := []listedTool{}, false

@@ -29,7 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// startTimeout limits how long the program waits until every mesh service is ready.
+// startTimeout limits how long the program waits for all mesh services to be ready.
 const startTimeout = 40 * time.Second
 
 const demoName = "demo"
@@ -43,9 +43,9 @@ func (t *tool) up() *cobra.Command {
 		Long: `Run all services of the mesh in one process. Without a configuration, up runs a demo server
 under a starter policy, and creates tokens for an agent and an operator in the data folder.
 
-Without --config, up uses sluice.yaml in the working folder, if only you can write the file and
-the folder. It shows what the file would start and use, and asks you to agree, once for each
-content. Without a terminal, set --config.`,
+Without --config, up uses sluice.yaml in the working folder, provided that no other user can
+write to the file or the folder. It shows what the file would start and use, and asks you to
+confirm. It asks again only when the file has changed. Without a terminal, set --config.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
@@ -85,7 +85,7 @@ content. Without a terminal, set --config.`,
 	return c
 }
 
-// idleFlags contains the flags that determine whether the mesh exits when it is idle, and after which time.
+// idleFlags contains the flags that determine whether and when the mesh exits because it is idle.
 type idleFlags struct {
 	onDemand bool
 	after    time.Duration
@@ -178,8 +178,8 @@ func addDefaults(ctx context.Context, group *errgroup.Group, f *config.File, log
 	return embedded, starter, err
 }
 
-// announceWhenReady waits until the mesh is ready, and then announces the mesh, so that commands and clients find it.
-// If ctx is done first, it returns nil and no error, because that is not a failure.
+// announceWhenReady waits until the mesh is ready and then announces it, so that commands and clients find it. If ctx
+// is done first, it returns nil, because this is not a failure.
 func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, idle idleFlags) (*running.Announcement, error) {
 	ready, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -194,8 +194,8 @@ func announceWhenReady(ctx context.Context, mesh *sluice.Mesh, f *config.File, i
 
 const stopReportInterval = 5 * time.Second
 
-// reportStopping waits until ctx is done. It then prints, on standard error, the requests for which the mesh waits
-// before it stops. It prints them again whenever they change, until the given channel is closed.
+// reportStopping waits until ctx is done. Then it prints on standard error the requests for which the mesh waits before
+// it stops. It prints them again whenever they change, until ended is closed.
 func (t *tool) reportStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
 	case <-ended:
@@ -229,8 +229,8 @@ func stoppingText(inFlight map[string]int) string {
 	return "Stopping: waiting at most 30 s for requests that servers have not answered: " + strings.Join(parts, ", ") + again
 }
 
-// ensureTokens adds an agent's token and an operator's token to the configuration if it has no tokens with these roles.
-// It stores the generated tokens in the data directory, and returns their roles.
+// ensureTokens adds an agent's token and an operator's token to the configuration if they are missing. It stores the
+// generated tokens in the data directory, and returns their roles.
 func ensureTokens(f *config.File) ([]string, error) {
 	var generated []string
 	for _, role := range []string{agentToken, operatorToken} {
@@ -249,7 +249,7 @@ func ensureTokens(f *config.File) ([]string, error) {
 	return generated, nil
 }
 
-// generatedToken returns the token that `up` generates for the given token role, without the token's secret.
+// generatedToken returns the token that `up` generates for the given role, without the secret.
 func generatedToken(role string) config.Token {
 	token := config.Token{Name: "local-" + role, Tenant: "default", Subject: "local-" + role, Role: role}
 	if role == agentToken {
@@ -285,7 +285,7 @@ func ensureToken(file string) (string, error) {
 	return text, pki.WriteFile(file, []byte(text), 0o600)
 }
 
-// agentsName is the name of the server for the mesh's own agents. `up` adds it if no server is configured.
+// agentsName is the server for the mesh's own agents. `up` adds it if no server is configured.
 const agentsName = "agents"
 
 // addDemo serves the demo server on loopback. It adds the demo server and the server for the mesh's own agents to the
@@ -308,8 +308,8 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 }
 
 // ensureStarterPolicy adds the folder with the starter policies to the configuration. It creates missing policy files,
-// which operators can edit, and does not change existing files. It also writes the JSON Schema that the first line of
-// each policy file names. It reports whether the demo server's policy is unchanged.
+// which operators can edit, and does not change existing files. It also writes the JSON Schema to which the first line
+// in each policy file refers. It reports whether the demo server's policy is unchanged.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
 		return false, errNoPolicies

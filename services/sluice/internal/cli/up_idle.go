@@ -8,13 +8,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// defaultIdle is how long a mesh that a client started stays without connections before it exits.
+// defaultIdle is how long a mesh that a client started runs without connections before it exits.
 const defaultIdle = 30 * time.Minute
 
-// waitIdle waits until no client has been connected for the given time and no work is pending. If ctx is done first, it
-// returns false.
-//
-// The given function describes the pending work.
+// waitIdle waits until no client has been connected for the given time and there is no pending work. It returns false
+// if ctx is done first. The function busy describes the pending work.
 func waitIdle(ctx context.Context, busy func(context.Context) (string, error), connections *sluice.Connections, idle time.Duration, log *slog.Logger) bool {
 	connections.Begin()
 	const checks = 10 // the number of checks in each idle period

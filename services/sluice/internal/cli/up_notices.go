@@ -19,14 +19,14 @@ import (
 // noticeInterval is the minimum time between two notices. A notice covers all approvals since the previous notice.
 const noticeInterval = 5 * time.Second
 
-// announceApprovals announces, until ctx is done, the calls that wait for approval. It announces them at the terminal
-// if standard error is a terminal, and on the desktop if that is configured.
+// announceApprovals announces calls that wait for approval until ctx is done. It announces them at the terminal if
+// standard error is a terminal, and on the desktop if this is configured.
 func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup addresses, mesh *sluice.Mesh, log *slog.Logger) {
 	bell, desktop := term.IsTerminal(int(os.Stderr.Fd())), showsOnDesktop(f)
 	if !bell && !desktop {
 		return
 	}
-	lookup.mcp = f.Listen // the commands in notices do not use the address of MCP
+	lookup.mcp = f.Listen // the commands in notices do not use the MCP address
 	if isFreePort(lookup.grpc) {
 		lookup.grpc = f.GRPC // commands find the address of the running mesh themselves
 	}
@@ -45,15 +45,14 @@ func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup add
 				log.Log(ctx, level, "people were not notified on the desktop; the approval is pending", "error", err)
 			}
 		}
-		select { // the next notice covers the approvals that are opened meanwhile
+		select { // the next notice covers approvals that are opened meanwhile
 		case <-ctx.Done():
 		case <-time.After(noticeInterval):
 		}
 	})
 }
 
-// showsOnDesktop reports whether notices appear on the desktop. If this is not configured, only notices of the person's
-// own mesh appear there.
+// showsOnDesktop reports whether notices appear on the desktop. The default is true only for the person's own mesh.
 func showsOnDesktop(f *config.File) bool {
 	if on := f.Approvals.Notify.Desktop; on != nil {
 		return *on
@@ -62,8 +61,8 @@ func showsOnDesktop(f *config.File) bool {
 	return err == nil && f.Name() != "" && absolutePath(f.Name()) == paths.Config
 }
 
-// pendingNotice returns a sentence about pending approvals, with the command that prints them. The command begins with
-// the given program. The sentence contains nothing that comes from an agent or a server.
+// pendingNotice returns a sentence about pending approvals and the command that prints them. The command begins with
+// program. The sentence contains no text from an agent or a server.
 func pendingNotice(program string, p approval.Pending) string {
 	if p.Total == 1 {
 		return fmt.Sprintf("1 call waits for approval: `%s approvals show %s`", program, p.Newest)

@@ -22,7 +22,7 @@ var (
 	agentsPolicy string
 )
 
-// upOutput is the JSON that `up` prints about a mesh that has started: its addresses, its files and its sandboxes.
+// upOutput is the JSON that `up` prints about a started mesh.
 type upOutput struct {
 	Version string            `json:"version"`
 	MCP     map[string]string `json:"mcp"`
@@ -33,7 +33,7 @@ type upOutput struct {
 	Tokens   string   `json:"tokens"`
 	// Sandboxes contains the restrictions that the kernel enforces for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
-	// Observed describes the parts of the policy that are not enforced but only recorded (mode: observe).
+	// Observed describes the parts of the policy in observe mode, which are not enforced.
 	Observed []string `json:"observed,omitempty"`
 }
 
@@ -44,8 +44,7 @@ type startedMesh struct {
 	// usesStarterPolicy is true if the starter policy is in force and unchanged.
 	usesStarterPolicy bool
 	sandboxes         map[string]sandbox.Report
-	// observed describes, in one line each, the parts of the policy that are not enforced but only recorded (mode:
-	// observe).
+	// observed describes the parts of the policy in observe mode, which are not enforced, one per line.
 	observed []string
 }
 
@@ -130,8 +129,7 @@ func (t *tool) firstSteps(f *config.File, found addresses) string {
 
 type addresses struct{ mcp, grpc string }
 
-// commandFor returns the beginning of a command line that finds this mesh. It consists of variables, the program and
-// flags.
+// commandFor returns the beginning of a command line that finds this mesh: variables, program and flags.
 func (t *tool) commandFor(f *config.File, found addresses) string {
 	command := t.self
 	if f.Listen != found.mcp {
@@ -149,8 +147,8 @@ func (t *tool) commandFor(f *config.File, found addresses) string {
 	return command
 }
 
-// clientConfig returns a configuration for MCP clients. If the agent's token was generated, the configuration contains
-// the token. Otherwise it contains a placeholder.
+// clientConfig returns a configuration for MCP clients. It contains the agent's token if `up` generated one, or a
+// placeholder otherwise.
 func clientConfig(f *config.File, names, generated []string) string {
 	var entries []string
 	token := "<your agent's token>"

@@ -1,5 +1,5 @@
-// Package clientconfig contains the locations at which MCP clients store their configuration, and reads and writes the
-// entries for MCP servers in these files. It does no I/O: the paths depend only on a [System], and the contents of
+// Package clientconfig contains the paths at which MCP clients store their configuration. It reads and writes the
+// entries for MCP servers in these files. The package does no I/O. Paths depend only on a [System], and the contents of
 // files are passed as bytes.
 package clientconfig
 
@@ -22,7 +22,7 @@ type System struct {
 	Getenv func(string) string
 }
 
-// Variables returns the names of the environment variables that change the paths of clients' files. It omits the
+// Variables returns the names of the environment variables that change the paths of clients' files, without the
 // variables that set the home directory.
 func Variables() []string {
 	return []string{
@@ -35,7 +35,7 @@ func Variables() []string {
 type Client struct {
 	// ID identifies the client in commands. It consists of lower-case letters and hyphens.
 	ID string
-	// Name is the name of the client that people see, such as Claude Code.
+	// Name is the displayed name of the client, such as Claude Code.
 	Name   string
 	Limits Limits
 	// HTTP is true if the client can connect to a server with Streamable HTTP.
@@ -43,18 +43,18 @@ type Client struct {
 
 	dialect dialect
 	user    func(System) []string
-	// project contains the slash-separated paths of the client's files in a project, relative to the project's
-	// directory. A path may end with a pattern such as *.yaml.
+	// project contains the paths of the client's files in a project, with slashes and relative to the project's directory.
+	// A path may end with a pattern such as *.yaml.
 	project []string
 }
 
 // Limits contains the limits of a client. A limit is 0 if it is not known.
 type Limits struct {
-	// Tools limits how many tools all servers may have together.
+	// Tools is the maximum number of tools in all servers together.
 	Tools int
 	// ToolName is the maximum length of a tool's name, including the prefixes that the client adds.
 	ToolName int
-	// Call is the time after which the client gives up on a call.
+	// Call is the timeout of the client for calls.
 	Call time.Duration
 }
 
@@ -79,8 +79,8 @@ type File struct {
 	Pattern bool
 	// Scope is User or Project.
 	Scope Scope
-	// Project is the directory of the project. It is empty for a file of the user. A file of a project must not be
-	// written outside this directory. See Within of atomicfile.Writer.
+	// Project is the directory of the project. It is empty for a file of the user. A file in a project must not be written
+	// outside this directory. See Within of atomicfile.Writer.
 	Project string
 	Layout  configedit.Layout
 }
@@ -95,8 +95,8 @@ func Find(id string) (Client, bool) {
 	return all[at], true
 }
 
-// Files returns the configuration files of a client. It returns the user's files and, if the project directory is not
-// empty, the project's files. It returns nil if the client does not store its configuration in files.
+// Files returns the configuration files of a client: the user's files and, if project is not empty, the files in this
+// project. It returns nil if the client does not store its configuration in files.
 func (c Client) Files(sys System, project string) []File {
 	var out []File
 	if c.user != nil {
@@ -128,8 +128,7 @@ func (s System) join(dir string, elem ...string) string {
 // home returns a path in the home directory.
 func (s System) home(elem ...string) string { return s.join(s.Home, elem...) }
 
-// env returns the value of an environment variable if the value is an absolute path. If the value is not an absolute
-// path, env returns the given fallback.
+// env returns the value of an environment variable if it is an absolute path. Otherwise it returns the fallback.
 func (s System) env(name, otherwise string) string {
 	value := s.Getenv(name)
 	windows := s.OS == "windows" && len(value) > 2 && value[1] == ':' && (value[2] == '\\' || value[2] == '/')

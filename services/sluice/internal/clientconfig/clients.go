@@ -14,7 +14,7 @@ func Clients() []Client {
 	}
 }
 
-// jsonDialect returns the dialect that most clients use, with the given path of the map of servers.
+// jsonDialect returns the dialect that most clients use. The parameter container is the path of the map of servers.
 func jsonDialect(container ...string) dialect {
 	return dialect{
 		layout: configedit.Layout{Format: configedit.JSON}, containers: [][]string{container},
@@ -70,8 +70,7 @@ func cline() Client {
 			data := s.env("CLINE_DATA_DIR", s.home(".cline", "data"))
 			return []string{
 				s.env("CLINE_MCP_SETTINGS_PATH", s.join(data, "settings", name)),
-				// Earlier versions of the extension used this path, because they did not yet share their file with the
-				// command line.
+				// Earlier versions of the extension used this path, because they did not share their file with the command line.
 				s.appData("Code", "User", "globalStorage", "saoudrizwan.claude-dev", "settings", name),
 			}
 		},
@@ -173,7 +172,7 @@ func goose() Client {
 	}
 }
 
-// jetBrains returns the client JetBrains Junie. The AI Assistant is not included, because it stores its servers in the
+// jetBrains returns the client JetBrains Junie. It does not cover the AI Assistant, which stores its servers in the
 // settings of the IDE.
 func jetBrains() Client {
 	return Client{

@@ -9,15 +9,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A dialect describes how a client's files store entries. Many fields contain the name of a key. Such a field is empty
-// if the client's files do not have the key.
+// A dialect describes how a client's files store entries. Many fields contain the name of a key, or are empty if the
+// client's files do not have this key.
 type dialect struct {
 	layout configedit.Layout
-	// containers contains the paths of the maps or lists that contain entries. New entries are added to the first of
-	// them.
+	// containers contains the paths of the maps or lists that contain entries. New entries are added to the first
+	// container.
 	containers [][]string
-	// projects is the key of a map in the user's file. Each key of this map is the directory of a project, and its
-	// value contains the entries that are used only in this project.
+	// projects is the key of a map in the user's file. The keys of this map are project directories, and the values
+	// contain the entries that are used only in these projects.
 	projects string
 
 	// name is the key of a member that repeats the entry's name.
@@ -29,28 +29,28 @@ type dialect struct {
 	headersIn string
 	// otherURL is a second key that may contain the URL.
 	otherURL string
-	// otherType is a second key that may contain the type. It is used if the first key is missing.
+	// otherType is a second key that may contain the type. It is used if typeKey is missing.
 	otherType string
-	// disabled is the key of a boolean that is true in entries that the client does not use. The field enabled is the
-	// key of a boolean that is false in these entries.
+	// disabled is the key of a boolean that is true in entries that the client does not use. enabled is the key of a
+	// boolean that is false in such entries.
 	disabled, enabled string
 
-	// stdioType and httpType are the types that new entries get. If they are empty, new entries have no type.
+	// stdioType and httpType are the types in new entries. If they are empty, new entries have no type.
 	stdioType, httpType string
 	httpTypes, sseTypes []string
 	// bareURL is the transport of an entry that has a URL but no type. If bareURL is empty, the transport is HTTP.
 	bareURL Transport
 	// builtinTypes lists the types of entries that are part of the client itself.
 	builtinTypes []string
-	// unsupported maps each key that Sluice does not support to the reason. `init` does not change an entry that has
+	// unsupported contains keys that Sluice does not support, with the reasons. `init` does not change entries that have
 	// such a key.
 	unsupported map[string]string
-	// added contains the members that a new entry must have in addition to the members that describe the server.
+	// added contains the members that every new entry needs in addition to the description of the server.
 	added configedit.Object
 
 	variables syntax
-	// variableKeys lists keys whose value is the name of an environment variable. variableLists lists keys whose value
-	// is a list of such names. variableMaps lists keys whose value is a map that has such names as values.
+	// The values of variableKeys are names of environment variables. The values of variableLists are lists of such names.
+	// The values of variableMaps are maps with such names as values.
 	variableKeys, variableLists, variableMaps []string
 }
 
@@ -82,8 +82,8 @@ var (
 // projectVariables matches the names of variables that the client sets to the directory of the project.
 var projectVariables = regexp.MustCompile(`(?i)workspace|project_?(dir|root)`)
 
-// references returns the names of the environment variables to which a value refers. If the value contains a reference
-// that only the client can resolve, references returns a reason instead.
+// references returns the names of the environment variables to which a value refers. If only the client can resolve a
+// reference in the value, references returns a reason instead.
 func (s syntax) references(value string) (names []string, reason string) {
 	if s.env != nil {
 		for _, groups := range s.env.FindAllStringSubmatch(value, -1) {
@@ -111,8 +111,8 @@ func (s syntax) references(value string) (names []string, reason string) {
 
 const needsProject = "needs the folder of the project: leave it in the project's file"
 
-// transportKeys returns the keys that describe the connection to a server. When an entry is replaced, the members with
-// these keys are not copied to the new entry.
+// transportKeys returns the keys that describe the connection to a server. Members with these keys are not copied when
+// an entry is replaced.
 func (d *dialect) transportKeys() []string {
 	keys := slices.Concat(
 		[]string{d.typeKey, d.command, d.args, d.env, d.cwd, d.url, d.headers, d.headersIn, d.otherURL, d.otherType},

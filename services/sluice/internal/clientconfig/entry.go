@@ -14,7 +14,7 @@ import (
 // configured.
 type Transport string
 
-// The transports.
+// These are the transports.
 const (
 	// Stdio means that the client starts the server as a program.
 	Stdio Transport = "stdio"
@@ -40,7 +40,7 @@ type Entry struct {
 	Command   string
 	Args      []string
 	Env       []Pair
-	// Cwd is the working directory. It is empty if the working directory is that of the client.
+	// Cwd is the working directory. It is empty if the server uses the client's working directory.
 	Cwd     string
 	URL     string
 	Headers []Pair
@@ -48,18 +48,17 @@ type Entry struct {
 	Disabled bool
 	// Variables contains the names of the client's environment variables to which the entry refers, sorted.
 	Variables []string
-	// NamesSluice is true if the entry runs the command `stdio` of a program whose name begins with sluice. This
-	// program need not be Sluice. Relay contains the arguments of the command. It is nil if they differ from what
-	// Sluice writes.
+	// NamesSluice is true if the entry runs the command `stdio` of a program whose name begins with sluice. The program
+	// might not be Sluice. Relay contains the arguments of the command, or is nil if Sluice does not write such arguments.
 	NamesSluice bool
 	Relay       *Relay
-	// Wrapped is true if the entry reaches its server through the mesh. If Wrapped is false although NamesSluice is
-	// true, Fault contains the reason and a solution. This package sets neither field, because it does not know which
-	// program and which mesh are in use.
+	// Wrapped is true if the entry reaches its server through the mesh. If NamesSluice is true and Wrapped is false, Fault
+	// contains the reason and a solution. The caller sets both fields, because this package does not know which program
+	// and which mesh are in use.
 	Wrapped bool
 	Fault   string
-	// Reason explains why the entry can't be changed to start `sluice stdio`, and how to correct this. It is empty if
-	// the entry can be changed.
+	// Reason says why the entry can't be changed to start `sluice stdio`, and how to correct this. It is empty if the
+	// entry can be changed.
 	Reason string
 
 	kept   configedit.Object
@@ -89,7 +88,7 @@ func (f File) Entries(data []byte) ([]Entry, error) {
 	return out, nil
 }
 
-// Projects returns the directories of the projects that a user's file names, or nil if the file can't be parsed.
+// Projects returns the project directories in a user's file, or nil if the file can't be parsed.
 func (f File) Projects(data []byte) []string {
 	d := f.Client.dialect
 	if f.Scope != User || d.projects == "" {
@@ -106,8 +105,8 @@ func (f File) Projects(data []byte) []string {
 	return out
 }
 
-// entries returns the entries of one container below a node. The given path is the path of the node in the file, and
-// the path of the container starts at the node.
+// entries returns the entries in one container below a node. The parameter path is the path of the node in the file,
+// and container is the path from the node to the container.
 func (f File) entries(n *configedit.Node, path, container []string, scope Scope, project string) []Entry {
 	d := f.Client.dialect
 	at := slices.Concat(path, container)
@@ -133,8 +132,8 @@ func (f File) entries(n *configedit.Node, path, container []string, scope Scope,
 	return out
 }
 
-// isServer reports whether a value is the entry of a server, and not a container of entries. Only the entry of a server
-// has a type.
+// isServer reports whether a value is the entry of a server and not a container of entries. Only entries of servers
+// have a type.
 func isServer(d dialect, n *configedit.Node) bool {
 	kind := n.Get(d.typeKey)
 	return kind != nil && kind.Kind == configedit.String
@@ -146,8 +145,7 @@ func readEntry(d dialect, n *configedit.Node, e Entry) Entry {
 	return r.entry
 }
 
-// A reader reads one entry. If there are several reasons why the entry can't be changed to start `sluice stdio`, the
-// reader stores only the first reason.
+// A reader reads one entry. It stores the first reason why the entry can't be changed to start `sluice stdio`.
 type reader struct {
 	dialect dialect
 	node    *configedit.Node
@@ -191,8 +189,8 @@ func (r *reader) read() {
 	e.SetRelay()
 }
 
-// readCommand reads the command and its arguments. It refuses a command that is a map of path, args and env, which
-// earlier versions of Zed wrote.
+// readCommand reads the command and its arguments. It refuses a command in the form of a map with path, args and env,
+// which earlier versions of Zed wrote.
 func (r *reader) readCommand() {
 	d, e := r.dialect, &r.entry
 	switch command := r.node.Get(d.command); {
@@ -295,8 +293,8 @@ func isRelative(command string) bool {
 	return strings.ContainsAny(command, `/\`) && !isAbsolute(command)
 }
 
-// isDotPath reports whether an argument is a path that begins at the working directory or at its parent. For a flag
-// such as --config=./x, it examines the value.
+// isDotPath reports whether an argument is a path that begins at the working directory or its parent. For a flag such
+// as --config=./x, it checks the value.
 func isDotPath(arg string) bool {
 	if _, value, ok := strings.Cut(arg, "="); ok && strings.HasPrefix(arg, "-") {
 		arg = value
@@ -305,13 +303,13 @@ func isDotPath(arg string) bool {
 	return first == "." || first == ".."
 }
 
-// isAbsolute reports whether a path is absolute on at least one operating system. A path that begins with a variable or
-// with the home directory counts as absolute.
+// isAbsolute reports whether a path is absolute on any operating system. A path that begins with a variable or with the
+// home directory counts as absolute.
 func isAbsolute(p string) bool {
 	return strings.ContainsAny(p[:1], `/\~$%{`) || len(p) > 1 && p[1] == ':'
 }
 
-// readKept collects the members that concern only the client, such as a timeout or the list of tools that need no
+// readKept collects the members that affect only the client, such as a timeout or the list of tools that need no
 // confirmation.
 func (r *reader) readKept() {
 	keys := r.dialect.transportKeys()

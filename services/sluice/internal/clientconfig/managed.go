@@ -8,31 +8,30 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Managed is a settings file with which the administrator of a machine restricts the servers that a client may use.
-// Users can't change this file.
+// Managed is a settings file with which a machine's administrator restricts the servers in a client. Users can't change
+// this file.
 type Managed struct {
 	// Path is the path at which the client reads the file.
 	Path    string
 	Content []byte
-	// Limits describes how users can bypass the file. It is empty if the client can't use any servers other than those
-	// in the file.
+	// Limits describes how users can bypass the file. It is empty if the client can use only the servers in the file.
 	Limits string
 }
 
-// managedDirs maps the ID of a client and a [runtime.GOOS] to the directory of the administrator's file.
+// managedDirs contains the directories of the administrator's files, by client ID and [runtime.GOOS].
 var managedDirs = map[string]map[string]string{
 	"claude-code": {"linux": "/etc/claude-code", "darwin": "/Library/Application Support/ClaudeCode", "windows": `C:\Program Files\ClaudeCode`},
 	"codex":       {"linux": "/etc/codex", "darwin": "/etc/codex"},
 	"gemini":      {"linux": "/etc/gemini-cli", "darwin": "/Library/Application Support/GeminiCli", "windows": `C:\ProgramData\gemini-cli`},
 }
 
-// ManagedClients returns the sorted IDs of the clients for which an administrator's file exists.
+// ManagedClients returns the sorted IDs of the clients that support an administrator's file.
 func ManagedClients() []string { return []string{"claude-code", "codex", "gemini"} }
 
-// Managed returns the administrator's settings file that restricts a client to the given entries. The entries must
-// belong to this client. Managed omits entries that are disabled, belong to a project, or do not go through the mesh.
-// The file allows only the program with the given path. Managed returns an error if Sluice knows no such file of the
-// client on the system, or if no entry remains.
+// Managed returns the administrator's settings file that restricts a client to the given entries of this client. It
+// omits entries that are disabled, belong to a project, or do not go through the mesh. The file allows only the program
+// with the given path. Managed returns an error if Sluice knows no such file for the client on the system, or if no
+// entry remains.
 func (c Client) Managed(goos, program string, entries []Entry) (Managed, error) {
 	dir, ok := managedDirs[c.ID][goos]
 	if !ok {
@@ -77,7 +76,7 @@ func joinFor(goos, dir, name string) string {
 }
 
 // managedJSON returns a settings file with the key mcpServers. If allowed is true, the file also lists the names of the
-// servers, because the client merges this file with the user's files.
+// servers. This is necessary if the client merges this file with the user's files.
 func managedJSON(entries []Entry, allowed bool) ([]byte, error) {
 	type server struct {
 		Command string   `json:"command"`

@@ -7,13 +7,13 @@ import (
 )
 
 // IsConnection reports whether a member of an entry describes the connection to the server, such as its command. All
-// other members concern only the client.
+// other members affect only the client.
 func (c Client) IsConnection(member string) bool {
 	return member != "" && slices.Contains(c.dialect.transportKeys(), member)
 }
 
-// IsDefault reports whether a member of an entry that starts a program has the value that clients assume if the member
-// is missing. Clients add such members when they save their files.
+// IsDefault reports whether a member has the value that clients assume if the member is missing. It applies to entries
+// that start a program. Clients add such members when they save their files.
 func (c Client) IsDefault(member string, n *configedit.Node) bool {
 	d := c.dialect
 	switch {

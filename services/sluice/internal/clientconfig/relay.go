@@ -13,12 +13,12 @@ type Relay struct {
 	As string
 	// URL is the URL of a remote mesh, or empty for the person's own mesh.
 	URL string
-	// Config is the path of the configuration of the person's own mesh. It is empty in the files of projects, because
-	// these files are shared between machines. In that case, the environment of the client selects the mesh.
+	// Config is the path of the configuration of the person's own mesh. It is empty in project files, because these are
+	// shared between machines. In that case, the client's environment selects the mesh.
 	Config string
 }
 
-// Args returns the arguments that an entry passes to `sluice`.
+// Args returns the arguments for `sluice` in an entry.
 func (r Relay) Args() []string {
 	args := []string{"stdio"}
 	if r.Server != "" {
@@ -34,8 +34,7 @@ func (r Relay) Args() []string {
 	return args
 }
 
-// parseRelay parses the arguments of an entry. It returns nil if [Relay.Args] never returns these arguments in any
-// order.
+// parseRelay parses the arguments in an entry. It returns nil unless they are a result of [Relay.Args], in any order.
 func parseRelay(args []string) *Relay {
 	if len(args) == 0 || args[0] != "stdio" {
 		return nil
@@ -56,7 +55,7 @@ func parseRelay(args []string) *Relay {
 	return r
 }
 
-// SetRelay sets NamesSluice and Relay. It derives them from the command and the arguments.
+// SetRelay derives NamesSluice and Relay from the command and the arguments.
 func (e *Entry) SetRelay() {
 	base := path.Base(strings.ReplaceAll(e.Command, `\`, "/"))
 	named := strings.HasPrefix(strings.ToLower(base), "sluice") // for example sluice.exe and sluice-linux-amd64
@@ -66,7 +65,7 @@ func (e *Entry) SetRelay() {
 }
 
 // TakesFromClient returns the names of the environment variables and headers that the entry sets or takes from the
-// environment of the client.
+// client's environment.
 func (e *Entry) TakesFromClient() []string {
 	var out []string
 	for _, p := range e.Env {

@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// StdioEdit returns the edit that makes an entry start a program. If an old entry is given, the edit replaces this
-// entry, and keeps its members that concern only the client. If old is nil, the edit adds an entry with the given name
-// in the scope of the file.
+// StdioEdit returns the edit that makes an entry start a program. If old is not nil, the edit replaces this entry, and
+// keeps the members that affect only the client. Otherwise the edit adds an entry with the given name in the scope of
+// the file.
 func (f File) StdioEdit(name string, old *Entry, command string, args []string) configedit.Edit {
 	d := f.Client.dialect
 	server := configedit.Object{}
@@ -50,9 +50,8 @@ func (f File) HTTPEdit(name string, old *Entry, url string, headers []Pair) (con
 	return f.edit(name, old, server), true
 }
 
-// edit returns an edit with the members that describe a server. If an old entry is given, the edit also contains the
-// old entry's members that concern only the client. If old is nil, the edit also contains the members that every new
-// entry needs.
+// edit returns an edit with the members that describe a server. If old is not nil, the edit also contains the old
+// entry's members that affect only the client. Otherwise it also contains the members that every new entry needs.
 func (f File) edit(name string, old *Entry, server configedit.Object) configedit.Edit {
 	d := f.Client.dialect
 	at, rest := slices.Concat(d.containers[0], []string{name}), slices.Clone(d.added)

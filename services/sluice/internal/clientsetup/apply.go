@@ -13,12 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// settle is how long Sluice waits before it reads a changed file again, because the client may overwrite the file
-// meanwhile.
+// settle is how long Sluice waits after it has changed a file before it reads the file again, to detect that the client
+// has overwritten the change.
 const (
 	settle = 2 * time.Second
-	// settleEmpty is the minimum time that Sluice waits before it reads an empty or missing file again, because a
-	// client may be writing the file.
+	// settleEmpty is the minimum time that Sluice waits before it reads an empty or missing file again, because a client
+	// may be writing the file.
 	settleEmpty = 500 * time.Millisecond
 )
 
@@ -35,7 +35,7 @@ type Change struct {
 // A Rewrite returns the command that a client's entry runs to reach a server through the mesh.
 type Rewrite func(f clientconfig.File, server string) (command string, args []string)
 
-// Changes returns the changes to the clients' files. If a file can't be edited, its entries are moved to p.Left.
+// Changes returns the changes to the clients' files. If a file can't be edited, Changes moves its entries to p.Left.
 func (p *Plan) Changes(to Rewrite) []Change {
 	var out []Change
 	var wraps []Wrap
@@ -72,8 +72,8 @@ func (p *Plan) Changes(to Rewrite) []Change {
 	return out
 }
 
-// Write first records the change in the state, and then changes the client's file. It encrypts the original entries
-// with the key, because they may contain secrets. If another program has changed the file meanwhile, the error is
+// Write records the change in the state and then changes the client's file. It encrypts the original entries with the
+// key, because they may contain secrets. If another program has changed the file since it was read, the error is
 // [atomicfile.ErrChanged].
 func (c Change) Write(ctx context.Context, s *State, key []byte) error {
 	manifest, err := c.change.Manifest()

@@ -33,8 +33,8 @@ type Behind struct {
 	// Elsewhere reports whether a client has a token for the mesh at the given URL. If it is nil, no client has such a
 	// token.
 	Elsewhere func(url, client string) bool
-	// Undo returns the command that restores the files of a client, in backticks. The text in Fault contains this
-	// command as advice. Undo may be nil.
+	// Undo returns the command that restores a client's files, in backticks. Fault contains this command as advice. Undo
+	// may be nil.
 	Undo func(client string) string
 }
 
@@ -99,9 +99,9 @@ func otherSettings(e *clientconfig.Entry, names []string) []string {
 	return names
 }
 
-// programFault returns the reason why a command does not start this program, or "" if it does. Only the file of a
-// project may name the program without a path, because the file is shared. If the file of a project contains a path, it
-// must be the path of the program itself, because a link that comes with a project can be replaced.
+// programFault returns the reason why a command does not start this program, or "" if it does. Only a project file may
+// contain the name of the program without a path, because the file is shared. If a project file contains a path, it
+// must be the program's own path, because a link that comes with a project can be replaced.
 func (b Behind) programFault(f clientconfig.File, command string) string {
 	path, project := command, f.Scope == clientconfig.Project
 	if command == "sluice" && project {
@@ -125,8 +125,7 @@ func (b Behind) programFault(f clientconfig.File, command string) string {
 }
 
 // sameProgram returns an error unless the two paths lead to the same file. The paths may contain links. sameProgram
-// also refuses a path through /proc or /dev, because such a path can lead to another file when another process opens
-// it.
+// also refuses a path through /proc or /dev, because such a path can lead to a different file in another process.
 func sameProgram(path, program string) error {
 	one, err := os.Stat(path)
 	if err != nil {
@@ -145,8 +144,8 @@ func sameProgram(path, program string) error {
 	return nil
 }
 
-// dependsOnProcess reports whether a path leads, directly or through symbolic links, through a directory whose content
-// differs between processes, such as /proc. It also returns true if the path has too many links.
+// dependsOnProcess reports whether a path, with its symbolic links, leads through a directory whose content differs
+// between processes, such as /proc. It also returns true if the path has too many links.
 func dependsOnProcess(path string) bool {
 	const maxLinks = 40
 	at, rest := string(filepath.Separator), strings.Split(filepath.ToSlash(path), "/")
@@ -172,7 +171,7 @@ func dependsOnProcess(path string) bool {
 	return false
 }
 
-// sharesFile reports whether a file of a project also belongs to the given client, as .mcp.json does.
+// sharesFile reports whether a project file, such as .mcp.json, also belongs to the given client.
 func sharesFile(f clientconfig.File, client string) bool {
 	other, ok := clientconfig.Find(client)
 	if !ok || f.Scope != clientconfig.Project {

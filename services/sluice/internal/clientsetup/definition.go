@@ -17,7 +17,7 @@ import (
 // A Setting is an environment variable or a header of a server.
 type Setting struct {
 	Name, Value string
-	// Secret is true if the value is stored in the secret store instead of in the mesh's configuration.
+	// Secret is true if the value is stored in the secret store and not in the mesh's configuration.
 	Secret bool
 }
 
@@ -27,9 +27,9 @@ type Definition struct {
 	Command []string
 	// Dir is the working directory. If it is empty, the server gets a private directory.
 	Dir string
-	// HomeEntries contains the files and directories in HOME that the program probably needs to log in. They are needed
-	// because a server that the mesh starts has a private HOME. The entries are derived from Command, and are not used
-	// to identify a server.
+	// HomeEntries contains the files and directories in HOME that the program probably needs to log in. They are necessary
+	// because a server that the mesh starts has a private HOME. They are derived from Command, and do not count in
+	// comparisons.
 	HomeEntries []string
 	Env         []Setting
 
@@ -37,7 +37,7 @@ type Definition struct {
 	Headers []Setting
 }
 
-// Environment contains what the definition of a server depends on, in addition to the client's entry.
+// Environment contains the data, in addition to the client's entry, from which a server's definition is derived.
 type Environment struct {
 	// Home is the user's home directory.
 	Home string
@@ -45,8 +45,7 @@ type Environment struct {
 	Getenv func(string) string
 }
 
-// define returns the definition of the server that an entry describes. If the mesh can't run the server, define returns
-// the reason.
+// define returns the definition of the server in an entry. If the mesh can't run the server, define returns the reason.
 func (v Environment) define(e clientconfig.Entry) (_ Definition, reason string) {
 	if e.Reason != "" {
 		return Definition{}, e.Reason
@@ -91,11 +90,11 @@ func (v Environment) defineProgram(e clientconfig.Entry, env []clientconfig.Pair
 	return d, ""
 }
 
-// publicVariables lists the variables whose values contain no secrets, so they may be visible in commands.
+// publicVariables contains variables whose values are not secret, so they may be visible in commands.
 var publicVariables = []string{"HOME", "USERPROFILE", "USER", "USERNAME"}
 
-// variableIn returns the name of an environment variable to which the given value refers, unless the variable is one of
-// publicVariables. It returns "" if there is no such variable.
+// variableIn returns the name of an environment variable to which the given value refers, except for publicVariables.
+// It returns "" if there is no such variable.
 func (v Environment) variableIn(e clientconfig.Entry, value string) string {
 	var found string
 	_, _ = e.Expand(value, func(name string) string {
@@ -139,7 +138,7 @@ func IsSecret(p clientconfig.Pair, header bool) bool {
 	switch {
 	case p.Value == "":
 		return false
-	case strings.Contains(p.Value, "${"): // the mesh would read a reference in the configuration, but does not read one in a stored secret
+	case strings.Contains(p.Value, "${"): // the mesh resolves a reference in its configuration, but not in a stored secret
 		return true
 	case header:
 		return !plainHeaders.MatchString(p.Name)

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/clientconfig"
 )
 
-// EntryNames returns the sorted names of the servers that a mesh would need to have one server for each entry in the
-// files. It skips entries that are disabled or already go through a mesh.
+// EntryNames returns the sorted names of the servers that a mesh needs to replace all entries in the files. It skips
+// entries that are disabled or already go through a mesh.
 func EntryNames(files []Found) []string {
 	var out []string
 	for _, f := range files {
@@ -25,10 +25,9 @@ func EntryNames(files []Found) []string {
 	return slices.Compact(out)
 }
 
-// NewPlanElsewhere plans which entries to replace with servers of a remote mesh. It replaces an entry if names, which
-// contains the names of the mesh's servers, contains the entry's name. If entries have the same name but different
-// definitions, each of them gets a separate server in the plan, because each definition is compared with the server of
-// the mesh.
+// NewPlanElsewhere plans which entries to replace with servers of a remote mesh. The parameter names contains the names
+// of the mesh's servers. An entry is replaced if its name is in names. Entries with the same name and different
+// definitions get separate servers in the plan, because each definition must be compared with the mesh's server.
 func NewPlanElsewhere(v Environment, files []Found, names []string) *Plan {
 	p := &Plan{Files: files}
 	p.forEach(func(file int, e clientconfig.Entry) { p.addElsewhere(v, file, e, names) })

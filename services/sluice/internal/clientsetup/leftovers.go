@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// RemoveLeftovers removes the temporary files that a killed `init` left next to changed files of clients. These
-// temporary files may contain secrets.
+// RemoveLeftovers removes the temporary files that a killed `init` left next to clients' files. They may contain
+// secrets.
 func (s *State) RemoveLeftovers(ctx context.Context) error {
 	done := make(map[string]bool)
 	for _, change := range s.Files {
@@ -26,7 +26,7 @@ func (s *State) RemoveLeftovers(ctx context.Context) error {
 	return nil
 }
 
-// temporarySuffix matches what [pki.WriteFile] appends to the name of a temporary file.
+// temporarySuffix matches the suffix that [pki.WriteFile] appends to the name of a temporary file.
 var temporarySuffix = regexp.MustCompile(`^-[0-9]+$`)
 
 // RemoveTemporary removes the temporary files that killed processes left next to a file of the mesh.

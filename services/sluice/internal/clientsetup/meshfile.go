@@ -14,20 +14,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A MeshFile describes what `init` adds to the configuration of the mesh.
+// A MeshFile describes the additions that `init` makes to the configuration of the mesh.
 type MeshFile struct {
 	// Data is the data directory, and User is the subject of the person's tokens.
 	Data, User string
-	// Tokens maps each client to the path of the file with the client's token.
+	// Tokens contains the path of the file with each client's token, by client.
 	Tokens map[string]string
 	// Operator is the path of the file with the operator's token.
 	Operator string
 	Servers  []Server
-	// References maps the secrets of the servers to the references that the configuration contains instead of the
-	// secrets.
+	// References contains the references that replace the servers' secrets in the configuration.
 	References map[SecretKey]string
-	// Until is the time before which the policy for these servers is only recorded and not enforced (mode: observe).
-	// The zero value means that the policy is always enforced.
+	// Until is the time when observe mode ends for these servers (mode: observe). Before this time, decisions are recorded
+	// but not enforced. The zero value means that the policy is always enforced.
 	Until time.Time
 	// Observe contains the names of the configured servers that get `mode: observe` until the time in Until.
 	Observe []string
@@ -56,15 +55,15 @@ type MeshEdit struct {
 	// Created is true if the configuration was empty or missing.
 	Created bool
 
-	// NotObserved maps each server in Observe whose configuration can't be edited, so that the server does not get
-	// `mode: observe`, to the reason.
+	// NotObserved contains servers in Observe that did not get `mode: observe` because their configuration can't be
+	// edited. The values are the reasons.
 	NotObserved map[string]string
 
 	changes []*configedit.Change
 }
 
-// Edit adds to the old content of the configuration, and returns the new content. If there is no old content, Edit
-// creates a configuration. It keeps comments and everything that is already configured.
+// Edit returns the content of the configuration after the additions to the old content. If there is no old content,
+// Edit creates a configuration. It keeps comments and all existing settings.
 func (m MeshFile) Edit(old []byte) ([]byte, error) {
 	e, err := m.Change(old)
 	if err != nil {
@@ -107,8 +106,7 @@ func (m MeshFile) Change(old []byte) (*MeshEdit, error) {
 	return e, nil
 }
 
-// observed returns the members of a server's configuration that set `mode: observe`, so that the policy for the server
-// is not enforced but only recorded.
+// observed returns the members that set `mode: observe` in a server's configuration.
 func (m MeshFile) observed() configedit.Object {
 	return configedit.Object{{Name: "mode", Value: "observe"}, {Name: "until", Value: m.Until.UTC().Format(time.RFC3339)}}
 }
@@ -127,7 +125,7 @@ func (e *MeshEdit) apply(l configedit.Layout, edits []configedit.Edit) error {
 // operatorName is the name of the operator's token in the configuration.
 const operatorName = "operator"
 
-// tokens returns the edits that add tokens to the configuration, except tokens that it already has.
+// tokens returns the edits that add the missing tokens to the configuration.
 func (m MeshFile) tokens(content []byte) []configedit.Edit {
 	has := make(map[string]bool)
 	if root, err := configedit.Parse(yamlLists, content); err == nil { // if the content can't be parsed, the edits fail later
@@ -146,8 +144,8 @@ func (m MeshFile) tokens(content []byte) []configedit.Edit {
 	field := func(name, value string) configedit.Field { return configedit.Field{Name: name, Value: value} }
 	add(operatorName, m.Operator, field("subject", m.User), field("role", "operator"))
 	for _, client := range sortedKeys(m.Tokens) {
-		// The token's subject is the client, not the person, because a caller can never approve its own calls, but the
-		// owner of an agent can.
+		// The token's subject is the client and not the person, because a caller can never approve its own calls, but an
+		// agent's owner can.
 		add(client, m.Tokens[client], field("subject", client), field("owner", m.User), field("agent", client), field("role", "agent"))
 	}
 	return out
@@ -190,8 +188,8 @@ func (m MeshFile) server(s Server) configedit.Object {
 	return append(configedit.Object{{Name: "stdio", Value: out}}, observed...)
 }
 
-// Existing returns the servers in a configuration. A secret that can't be read gets an empty value, so that the server
-// does not equal any entry of a client.
+// Existing returns the servers in a configuration. A secret that can't be read gets an empty value, so that its server
+// does not equal any entry in a client's file.
 func Existing(f *config.File, env config.Env) []Server {
 	settings := func(values map[string]config.Secret) []Setting {
 		var out []Setting
@@ -221,8 +219,8 @@ func Existing(f *config.File, env config.Env) []Server {
 	return out
 }
 
-// allowMethods begins the rules for methods that a person uses in a client, such as prompts and resources. Policies
-// without such rules refuse these methods.
+// allowMethods is the beginning of the rules for methods that a person uses in a client, such as prompts and resources.
+// A policy without such rules refuses these methods.
 const allowMethods = `rules:
   # Prompts and resources pass: a person or the client chooses them. Remove a rule to refuse them.
 `

@@ -19,8 +19,7 @@ type MeshChange struct {
 	// Created is true if there was no configuration before. In that case, the content before the first change is the
 	// header that `init` writes.
 	Created bool `json:"created,omitempty"`
-	// Manifests describes the changes in the order in which they were made. The field Old of each manifest is
-	// encrypted.
+	// Manifests describes the changes in order. The field Old of each manifest is encrypted.
 	Manifests []*configedit.Manifest `json:"manifests"`
 }
 
@@ -45,8 +44,7 @@ func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
 }
 
 // RecordRewrite records that Sluice is about to replace the content of a file of the mesh. It does so only if Sluice
-// wrote the previous content. The record prevents undo from mistaking the new content for something that a person
-// wrote.
+// wrote the previous content. Without this record, undo would treat the new content as written by a person.
 func RecordRewrite(data, path string, before, after []byte) error {
 	s, err := LoadState(data)
 	if err != nil || !s.wrote(path, before) || s.wrote(path, after) {
@@ -63,7 +61,7 @@ type MeshUndone struct {
 	// Exact is true if the configuration has the same bytes as before `init`.
 	Exact bool
 	// Removed contains the entries that undo removed, such as servers.notes. Restored contains the entries that `init`
-	// had changed and that undo restored.
+	// changed and undo restored.
 	Removed, Restored []string
 	// Kept contains the entries that stay because they were changed after `init`.
 	Kept []string
@@ -72,8 +70,8 @@ type MeshUndone struct {
 	Rest, Servers []string
 	// Hooks contains the clients whose hooks use the mesh.
 	Hooks []string
-	// Ours is true if Sluice wrote everything that remains in the configuration. In that case, the state keeps its
-	// record of the file, so that a later undo removes the file.
+	// Ours is true if everything that remains in the configuration was written by Sluice. In that case, the state keeps
+	// the record of the file, so that a later undo can remove the file.
 	Ours bool
 }
 
@@ -82,8 +80,8 @@ func (u MeshUndone) Refers(to string) bool {
 	return slices.ContainsFunc(u.Rest, func(text string) bool { return strings.Contains(text, to) })
 }
 
-// UndoMesh undoes the changes that `init` made to the mesh's configuration. It removes the file if only content that
-// Sluice wrote is left and no hook needs the file. Entries that hooks need stay.
+// UndoMesh undoes the changes by `init` to the mesh's configuration. It removes the file if only content by Sluice
+// remains and no hook needs the file. It keeps entries that hooks need.
 func (s *State) UndoMesh(key []byte, path string) (MeshUndone, error) {
 	undone, err := s.undoMesh(key, path)
 	if err != nil {
@@ -149,8 +147,8 @@ func (s *State) onlyHeader(data []byte) bool {
 	return slices.ContainsFunc(s.Mesh, func(c MeshChange) bool { return c.Created && c.Manifests[0].Before == digest(data) })
 }
 
-// withoutInit returns the configuration without the changes that `init` made. It does not remove the tokens of clients
-// that have hooks, or the tokens with the given names. withoutInit sets the fields Exact and Kept of out.
+// withoutInit returns the configuration without the changes by `init`. It keeps the tokens of clients that have hooks,
+// and the tokens with the given names. withoutInit sets the fields Exact and Kept in out.
 func (s *State) withoutInit(key []byte, path string, data []byte, out *MeshUndone, keep ...string) ([]byte, error) {
 	keep = append(keep, out.Hooks...)
 	options := configedit.UndoOptions{Leave: func(p []string) bool {
@@ -182,8 +180,7 @@ var (
 	yamlHooks = configedit.Layout{Format: configedit.YAML, NameKey: "client"}
 )
 
-// hooksIn returns the clients that the configuration lists under hooks. It returns nil if the configuration can't be
-// parsed.
+// hooksIn returns the clients under hooks in the configuration, or nil if the configuration can't be parsed.
 func hooksIn(data []byte) []string {
 	root, err := configedit.Parse(yamlHooks, data)
 	if err != nil {
@@ -204,7 +201,7 @@ func entryNames(entries []configedit.Entry) []string {
 func (u *MeshUndone) describe(before, after []byte) {
 	u.Exists = true
 	old, err := configedit.Parse(yamlLists, before)
-	if err != nil { // can't happen after changes were undone, because undoing them parses the content
+	if err != nil { // can't happen after an undo, which parses the content
 		old = &configedit.Node{}
 	}
 	now, err := configedit.Parse(yamlLists, after)
@@ -226,8 +223,7 @@ func (u *MeshUndone) describe(before, after []byte) {
 	}
 }
 
-// ServersIn returns the names of the servers in a configuration of the mesh. It returns nil if the configuration can't
-// be parsed.
+// ServersIn returns the names of the servers in a mesh's configuration, or nil if the configuration can't be parsed.
 func ServersIn(data []byte) []string {
 	root, err := configedit.Parse(yamlMaps, data)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 // maxName is the maximum length of a server's name in the mesh's configuration.
 const maxName = 32
 
-// ServerName returns the name that an entry's server gets in the mesh if no other server has this name.
+// ServerName returns the name of an entry's server in the mesh, if no other server has this name.
 func ServerName(entry string) string { return serverName(entry) }
 
 // serverName converts the name of an entry to a name that consists of 1 to 32 lower-case letters, digits or hyphens.
@@ -32,8 +32,8 @@ func serverName(entry string) string {
 	return name
 }
 
-// freeName returns a name that is not taken. It first tries the given name, then the name with the client's ID
-// appended, and finally the name with both the ID and a number appended.
+// freeName returns a name that is not taken. It tries the given name, then the name with the client's ID appended, and
+// finally that longer name with a number appended.
 func freeName(name, client string, taken func(string) bool) string {
 	if !taken(name) {
 		return name

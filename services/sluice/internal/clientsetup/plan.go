@@ -14,31 +14,31 @@ type Server struct {
 	Existing bool
 }
 
-// A Wrap is a client's entry that is to be changed so that it goes through the mesh.
+// A Wrap is an entry in a client's file that will be changed to go through the mesh.
 type Wrap struct {
 	// File is the index of the file in Plan.Files.
 	File  int
 	Entry clientconfig.Entry
 	// Server is the name of the server behind the mesh.
 	Server string
-	// Added is true if the file has no such entry yet. In that case, Entry contains only a name.
+	// Added is true if the file does not contain the entry yet. In that case, Entry contains only a name.
 	Added bool
 }
 
-// A Left is an entry that stays as it is.
+// A Left is an entry that will not be changed.
 type Left struct {
 	File   int
 	Entry  clientconfig.Entry
 	Reason string
 }
 
-// A Plan says which entries of clients are to be changed so that they go through the mesh. The zero value changes
+// A Plan says which entries in clients' files to change so that they go through the mesh. The zero Plan changes
 // nothing.
 type Plan struct {
 	Files   []Found
 	Servers []Server
 	Wraps   []Wrap
-	// Left contains the entries that can't be changed. It does not contain entries that are disabled or already go
+	// Left contains the entries that can't be changed. It does not contain entries that are disabled or that already go
 	// through the mesh.
 	Left []Left
 	// Wrapped is the number of entries that already go through the mesh. Disabled is the number of entries that the
@@ -46,8 +46,8 @@ type Plan struct {
 	Wrapped, Disabled int
 }
 
-// NewPlan plans which entries to change so that they go through the mesh. The parameter existing contains the servers
-// in the mesh's configuration. Entries with equal definitions share a server.
+// NewPlan plans which entries to change to go through the mesh. The parameter existing contains the servers in the
+// mesh's configuration. Entries with equal definitions share a server.
 func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 	p := &Plan{Files: files}
 	for _, s := range existing {
@@ -58,8 +58,8 @@ func NewPlan(v Environment, files []Found, existing []Server) *Plan {
 	return p
 }
 
-// forEach calls the given function for each entry that may be changed. It counts the entries that are disabled or
-// already go through the mesh. It adds entries that only seem to go through the mesh to p.Left.
+// forEach calls plan for each entry that may be changed. It counts the entries that are disabled or already go through
+// the mesh. If an entry only seems to go through the mesh, forEach adds it to p.Left.
 func (p *Plan) forEach(plan func(file int, e clientconfig.Entry)) {
 	for i, f := range p.Files {
 		for _, e := range f.Entries {
@@ -109,8 +109,8 @@ func (p *Plan) Server(name string) (Server, bool) {
 	return Server{}, false
 }
 
-// Leave leaves the entries of a server as they are. It also removes the server from the plan, unless the mesh's
-// configuration already has the server.
+// Leave keeps the entries of a server unchanged. It also removes the server from the plan, unless the mesh's
+// configuration already contains the server.
 func (p *Plan) Leave(server, reason string) {
 	var wraps []Wrap
 	for _, w := range p.Wraps {
@@ -130,7 +130,7 @@ func (p *Plan) Leave(server, reason string) {
 	p.Servers = servers
 }
 
-// New returns the servers that the mesh's configuration does not have yet.
+// New returns the servers that are not in the mesh's configuration yet.
 func (p *Plan) New() []Server {
 	var out []Server
 	for _, s := range p.Servers {
@@ -141,7 +141,7 @@ func (p *Plan) New() []Server {
 	return out
 }
 
-// Clients returns the clients whose entries the plan changes, each once.
+// Clients returns the clients whose entries the plan changes, without duplicates.
 func (p *Plan) Clients() []clientconfig.Client {
 	var out []clientconfig.Client
 	seen := make(map[string]bool)

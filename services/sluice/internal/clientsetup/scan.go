@@ -25,8 +25,8 @@ type Found struct {
 	Err error
 }
 
-// Scan reads the files of clients. It skips files that don't exist. If the project directory is not empty, it also
-// reads the files in this directory.
+// Scan reads the files of clients, and skips files that don't exist. If project is not empty, Scan also reads the files
+// in this directory.
 func Scan(sys clientconfig.System, clients []clientconfig.Client, project string) []Found {
 	var out []Found
 	seen := make(map[string]bool)
@@ -34,7 +34,7 @@ func Scan(sys clientconfig.System, clients []clientconfig.Client, project string
 		for _, f := range c.Files(sys, project) {
 			for _, path := range pathsOf(f) {
 				f.Path, f.Pattern = path, false
-				// Claude Code and Copilot CLI read the same file of a project, but the file must be edited only once.
+				// Claude Code and Copilot CLI read the same project file, which must be edited only once.
 				if found, exists := read(f); exists && !seen[path] {
 					out, seen[path] = append(out, found), true
 				}
@@ -77,8 +77,8 @@ func read(f clientconfig.File) (_ Found, exists bool) {
 // ReadFile reads a regular file of at most [configedit.MaxBytes].
 func ReadFile(path string) ([]byte, error) { return regularfile.Read(path, configedit.MaxBytes) }
 
-// Projects returns the sorted directories of the projects that the user's files name. For example, Claude Code records
-// in the user's file in which projects it was used.
+// Projects returns the sorted project directories in the user's files. For example, Claude Code records in the user's
+// file in which projects it was used.
 func Projects(found []Found) []string {
 	var out []string
 	for _, f := range found {

@@ -29,20 +29,20 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps
 // stateVersion is the version of the format of State.
 const stateVersion = 1
 
-// A State records what `init` has changed, so that undo can restore it. It is saved before each change. Therefore the
-// saved state covers all changes, even if a process was killed.
+// A State records the changes by `init`, so that undo can restore the files. It is saved before each change, so it
+// covers all changes even if a process was killed.
 type State struct {
 	Version int `json:"version"`
 	// Begun is true from the time before `init` writes its first file until undo has removed the last file.
 	Begun bool `json:"begun,omitempty"`
 	// Elsewhere is true if all changes are for remote meshes. In that case, undo does not change the person's own mesh.
 	Elsewhere bool `json:"elsewhere,omitzero"`
-	// Files contains the changes to clients' files in the order in which they were made.
+	// Files contains the changes to clients' files in order.
 	Files []FileChange `json:"files,omitempty"`
-	// Mesh contains the changes to the mesh's configuration in the order in which they were made.
+	// Mesh contains the changes to the mesh's configuration in order.
 	Mesh []MeshChange `json:"mesh,omitempty"`
-	// Created maps the path of each mesh file that `init` created to the SHA-256 digests, separated by spaces, of the
-	// contents that `init` wrote. A file with any other content is not removed.
+	// Created contains the paths of the mesh files that `init` created. The values are the SHA-256 digests, separated by
+	// spaces, of the contents that `init` wrote. A file with any other content is not removed.
 	Created map[string]string `json:"created,omitempty"`
 	// Store is the kind of store that contains the secrets and the key that encrypts the original entries.
 	Store secretstore.Kind `json:"store,omitempty"`
@@ -51,9 +51,9 @@ type State struct {
 
 	path   string
 	settle time.Duration
-	// stored is the serialized state as it was last read or saved, or nil if there was none.
+	// stored is the serialized state at the last read or save, or nil if there was none.
 	stored []byte
-	// staying is a path in Created that RemoveCreated must not remove. It may be empty.
+	// staying is a path in Created that RemoveCreated must keep. It may be empty.
 	staying string
 }
 
@@ -63,7 +63,7 @@ type FileChange struct {
 	Path   string `json:"path"`
 	// Link is true if Path was a symbolic link.
 	Link bool `json:"link,omitzero"`
-	// Within is the directory of the project that contains the file. It is empty for a file of the user.
+	// Within is the project directory that contains the file. It is empty for a file of the user.
 	Within string `json:"within,omitempty"`
 	// Entries contains the names of the changed entries.
 	Entries []string `json:"entries"`
@@ -102,9 +102,9 @@ func (s *State) Empty() bool {
 // ErrStateChanged means that another process has changed the stored state.
 var ErrStateChanged = errors.New("another command has changed the record of init meanwhile, so this one stops: run it again")
 
-// Save stores the state. If the state is empty, Save removes the file. If another process has changed the stored state
-// since this process read it, Save keeps that stored state and returns [ErrStateChanged], because the stored state may
-// contain the only copy of an entry.
+// Save stores the state, or removes the file if the state is empty. If another process has changed the stored state
+// since this process read it, Save does not overwrite it and returns [ErrStateChanged]. The stored state may contain
+// the only copy of an entry.
 func (s *State) Save() error {
 	return s.locked(func() error {
 		if s.Empty() {
@@ -126,9 +126,9 @@ func (s *State) Save() error {
 	})
 }
 
-// locked calls the given function while no other process can change the stored state. If another process has changed
-// the stored state since this process read it, locked returns an error instead. If the state is empty and its directory
-// does not exist, locked does nothing.
+// locked calls f while no other process can change the stored state. If another process has changed the stored state
+// since this process read it, locked returns an error instead. If the state is empty and its directory does not exist,
+// locked does nothing.
 func (s *State) locked(f func() error) (err error) {
 	if !s.Empty() {
 		if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
@@ -170,8 +170,8 @@ func (s *State) End() error {
 	return s.locked(func() error { return RemoveTemporary(s.path) })
 }
 
-// Create creates or replaces a file of the mesh. It first records the digest of the content. If the existing file
-// contains something that a person wrote, Create records no digest, so that undo does not remove the file.
+// Create creates or replaces a file of the mesh. It first records the digest of the content. If a person wrote the
+// existing file, Create records no digest, so that undo does not remove the file.
 func (s *State) Create(path string, content []byte) error {
 	old, err := os.ReadFile(path)
 	switch {
@@ -179,7 +179,7 @@ func (s *State) Create(path string, content []byte) error {
 		s.Created[path] = digest(content)
 	case err != nil:
 		return fmt.Errorf("replace a file of the mesh: %w", err)
-	case s.wrote(path, old): // the file still has the old content if this process is killed before it writes
+	case s.wrote(path, old): // if this process is killed before it writes, the file still has the old content
 		s.Created[path] = digest(old) + " " + digest(content)
 	default:
 		s.Created[path] = ""

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// An Undone describes what undo did with a client's file.
+// An Undone describes the result of undo for a client's file.
 type Undone struct {
 	Client, Path string
 	// Exact is true if the file has exactly the bytes that it had before `init`.
@@ -23,10 +23,10 @@ type Undone struct {
 	Missing bool
 	// Kept contains the entries that undo did not restore because they were changed after `init`.
 	Kept []Kept
-	// Gone contains the names of entries that a client or a person removed after `init`.
+	// Gone contains the names of entries that were removed after `init`.
 	Gone []string
-	// Held contains entries that a client or a person removed after `init`, but that may only have been renamed or
-	// moved. Their original form stays recorded, because it may still be needed.
+	// Held contains entries that were removed after `init`, but that may only have been renamed or moved. Their original
+	// form is kept in the record, because it may still be necessary.
 	Held []Kept
 	// Err is the reason why the file could not be restored. In that case, undo did not change the file's entries.
 	Err error
@@ -43,7 +43,7 @@ type Kept struct {
 	Server string
 }
 
-// failed reports whether undo is incomplete, so that the change must stay recorded.
+// failed reports whether undo is incomplete, so that the record of the change is still necessary.
 func (u Undone) failed() bool { return u.Err != nil || len(u.Kept)+len(u.Held) > 0 }
 
 // add merges the result of undoing an earlier change to the same file into u.
@@ -62,17 +62,17 @@ type UndoOptions struct {
 	// Clients contains the IDs of the clients whose files are restored. If it is empty, the files of all clients are
 	// restored.
 	Clients []string
-	// Force makes undo also restore entries that were changed after `init`. If an entry can't be restored, its record
-	// is removed.
+	// Force makes undo also restore entries that were changed after `init`. The records of entries that can't be restored
+	// are removed.
 	Force bool
-	// Scanned contains the files of all clients, as [State.Scan] returns them.
+	// Scanned contains the files of all clients, from [State.Scan].
 	Scanned []Found
 }
 
-// UndoFiles undoes the changes to clients' files, the last change first, and returns the result for each file. The key
-// is the one that [Change.Write] used. An entry that was changed after `init` stays as it is, and its original form
-// stays recorded, unless o.Force is set. The original form of a missing entry also stays recorded if the entry may only
-// have been renamed or moved.
+// UndoFiles undoes the changes to clients' files, last change first, and returns the result for each file. The key is
+// the key for [Change.Write]. Unless o.Force is set, UndoFiles does not change an entry that was changed after `init`,
+// and keeps the record of its original form. It also keeps the record of a missing entry that may only have been
+// renamed or moved.
 func (s *State) UndoFiles(ctx context.Context, key []byte, o UndoOptions) ([]Undone, error) {
 	var out []Undone
 	run := undoRun{State: s, UndoOptions: o, key: key, later: make(map[string][][]string)}
@@ -104,11 +104,10 @@ type undoRun struct {
 	UndoOptions
 
 	key []byte
-	// later maps the path of each file to the paths of the entries whose changes this run has already undone. An
-	// earlier change to the same file must not restore these entries again, because they were replaced between the two
-	// changes.
+	// later contains the entries in each file whose changes this run has already undone. An earlier change to the same
+	// file must not restore these entries again, because they were replaced between the two changes.
 	later map[string][][]string
-	// starts maps each recorded entry to the server that it starts.
+	// starts contains the server that each recorded entry starts.
 	starts map[place]clientconfig.Relay
 }
 
@@ -227,8 +226,8 @@ func keptOf(change FileChange, k configedit.Kept) Kept {
 	return kept
 }
 
-// RemoveCreated removes the files of the mesh that `init` created. It does not remove files that were changed after
-// `init`, or files for which keep returns true. It returns the paths of the removed files and of the changed files.
+// RemoveCreated removes the files of the mesh that `init` created. It keeps files that were changed after `init`, and
+// files for which keep returns true. It returns the paths of the removed files and of the changed files.
 func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []string, err error) {
 	for _, path := range slices.Backward(sortedKeys(s.Created)) {
 		if path == s.staying {
@@ -259,8 +258,7 @@ func (s *State) RemoveCreated(keep func(path string) bool) (removed, changed []s
 	return removed, changed, nil
 }
 
-// RemoveSecrets calls the given function for each stored secret. The function must accept references to secrets that
-// don't exist.
+// RemoveSecrets calls remove for each stored secret. remove must not fail if the secret does not exist.
 func (s *State) RemoveSecrets(ctx context.Context, remove func(ctx context.Context, reference string) error) error {
 	for len(s.Secrets) > 0 {
 		if err := remove(ctx, s.Secrets[0]); err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// Scan reads the files of all clients. It reads the files of the user, the files of the projects that these files name,
-// and the files that `init` has changed. If a project directory is given, it also reads the files of this project.
+// Scan reads the files of all clients. These are the files of the user, the files in projects that these files name,
+// and the files that `init` has changed. If project is not empty, Scan also reads the files in this directory.
 func (s *State) Scan(sys clientconfig.System, project string) []Found {
 	clients := clientconfig.Clients()
 	out := Scan(sys, clients, project)
@@ -38,7 +38,7 @@ func (s *State) Scan(sys clientconfig.System, project string) []Found {
 			add(f)
 		}
 	}
-	for _, c := range s.Files { // the environment may now lead to files other than those that `init` changed
+	for _, c := range s.Files { // the environment may now lead to files that `init` did not change
 		client, _ := clientconfig.Find(c.Client)
 		if f, exists := read(clientconfig.File{Client: client, Path: c.Path, Project: c.Within, Layout: c.Manifest.Layout}); exists {
 			add(f)
@@ -52,8 +52,7 @@ type place struct{ file, entry string }
 
 func placeOf(file string, path []string) place { return place{file, strings.Join(path, "\x00")} }
 
-// recordStarts sets s.starts. If the original form of an entry can't be decrypted, recordStarts omits the entry. As a
-// result, undo keeps more records.
+// recordStarts sets s.starts. It omits an entry if its original form can't be decrypted. Then undo keeps more records.
 func (s *undoRun) recordStarts() {
 	s.starts = make(map[place]clientconfig.Relay)
 	for _, change := range s.Files {
@@ -85,8 +84,8 @@ func relayOf(change FileChange, k configedit.Kept) clientconfig.Relay {
 	return r
 }
 
-// mayReturn returns the reason why a missing entry may only have been renamed or moved, or "" if there is no such
-// reason. It always returns "" if undo is forced, or if `init` added the entry.
+// mayReturn returns the reason why a missing entry may only have been renamed or moved, or "". It always returns "" if
+// undo is forced, or if `init` added the entry.
 func (s *undoRun) mayReturn(change FileChange, gone configedit.Kept) string {
 	if s.Force || gone.Old == nil {
 		return ""
@@ -111,8 +110,7 @@ func (s *undoRun) mayReturn(change FileChange, gone configedit.Kept) string {
 	return ""
 }
 
-// unreachable returns the reason why a missing file may come back. It returns "" if the file exists or was simply
-// removed.
+// unreachable returns the reason why a missing file may come back, or "" if the file exists or was simply removed.
 func unreachable(change FileChange) string {
 	info, err := os.Lstat(change.Path)
 	switch {
@@ -137,8 +135,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// startsServer reports whether an entry starts the given server of a mesh. It also recognizes an entry in which a
-// person has changed the arguments and the program that `init` wrote.
+// startsServer reports whether an entry starts the given server of a mesh. It also recognizes an entry whose arguments
+// and program were changed by a person.
 func startsServer(e clientconfig.Entry, server clientconfig.Relay) bool {
 	if e.Relay != nil {
 		return e.Relay.Server == server.Server && e.Relay.URL == server.URL
@@ -160,8 +158,8 @@ func mayName(path, server string) bool {
 	return bytes.Contains(raw, []byte("stdio")) && bytes.Contains(raw, []byte(server))
 }
 
-// settled waits for the time that a client needs to write a file. It then returns an error unless the file still has
-// the given content. If the content is nil, the file must still be missing.
+// settled waits as long as a client needs to write a file. Then it returns an error unless the file still has the given
+// content. If the content is nil, the file must still be missing.
 func (s *undoRun) settled(ctx context.Context, path string, now []byte) error {
 	wait := s.settle
 	if len(now) == 0 {

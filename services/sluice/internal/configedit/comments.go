@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// keepComments returns an error if the splices would remove a comment. The values that [Apply] writes contain no
-// comments, so a comment in such a value was added later.
+// keepComments returns an error if the splices would remove a comment. The values from [Apply] contain no comments, so
+// any comment in such a value was added later.
 func keepComments(f Format, data []byte, splices []splice) error {
 	for _, s := range splices {
 		if hasComment(f, data[s.start:s.end]) {
@@ -61,7 +61,7 @@ func tomlComment(part []byte) bool {
 	return false
 }
 
-// tomlStringLength returns the length in bytes of the string with which the given part of a TOML file begins.
+// tomlStringLength returns the length in bytes of the string at the beginning of a part of a TOML file.
 func tomlStringLength(part []byte) int {
 	quotes := part[:1]
 	if triple := bytes.Repeat(quotes, 3); bytes.HasPrefix(part, triple) {
@@ -73,7 +73,7 @@ func tomlStringLength(part []byte) int {
 			i++
 		case bytes.HasPrefix(part[i:], quotes):
 			i += len(quotes)
-			for len(quotes) == 3 && i < len(part) && part[i] == part[0] { // quotes before the three that end the string
+			for len(quotes) == 3 && i < len(part) && part[i] == part[0] { // quotes that precede the three closing quotes
 				i++
 			}
 			return i

@@ -1,9 +1,9 @@
-// Package configedit changes single entries of JSON, TOML and YAML configuration files, and can undo these changes. All
-// bytes outside an entry stay as they are, including the byte order mark, line breaks, comments and indentation.
+// Package configedit changes single entries in JSON, TOML and YAML configuration files, and can undo these changes. It
+// does not change any bytes outside an entry, such as the byte order mark, line breaks, comments and indentation.
 //
-// An entry is a value that has a name in a container, for example the server "github" in the object "mcpServers".
-// [Apply] computes the new content of a file and parses it again. If anything except the planned entries differs, it
-// returns an error. The package does no I/O.
+// An entry is a value with a name in a container, for example the server "github" in the object "mcpServers". [Apply]
+// computes the new content of a file and parses it again. It returns an error if the content differs in more than the
+// planned entries. The package does no I/O.
 package configedit
 
 import (
@@ -18,11 +18,11 @@ import (
 const (
 	// MaxBytes is the maximum size of a file, in bytes.
 	MaxBytes = 8 << 20
-	// MaxDepth is the maximum depth to which values in a file may be nested.
+	// MaxDepth is the maximum nesting of values in a file.
 	MaxDepth = 128
 	// MaxMembers is the maximum number of members of a map in a new value.
 	MaxMembers = 1_000
-	// MaxEdits is the maximum number of edits in one [Change]. It is limited because each edit parses the whole file.
+	// MaxEdits is the maximum number of edits in one [Change]. There is a limit because each edit parses the whole file.
 	MaxEdits = 256
 )
 
@@ -76,14 +76,14 @@ type Field struct {
 	Value any
 }
 
-// An EditError describes why a file can't be parsed or edited. It does not contain values of the file.
+// An EditError is the reason why a file can't be parsed or edited. It does not contain values from the file.
 type EditError struct {
-	// Line and Column are the position in the file, counted from 1. They are 0 if the error concerns the whole file.
+	// Line and Column are the position in the file, starting at 1. They are 0 if the error is about the whole file.
 	Line, Column int
 	Message      string
-	// Suggestion describes a change that solves the problem. It is empty if no such change is known.
+	// Suggestion describes how to solve the problem. It is empty if this is not known.
 	Suggestion string
-	// Snippet is content that a person can add to the file instead of the refused edit. It may be empty.
+	// Snippet is text that a person can add to the file if the edit was refused. It may be empty.
 	Snippet string
 }
 
@@ -134,15 +134,14 @@ type syntax interface {
 	fragment(path []string) (string, error)
 }
 
-// content is the content of an entry. If the field value is nil, the field fragment contains the source of an earlier
-// value.
+// content is the content of an entry. If value is nil, fragment is the source of an earlier value.
 type content struct {
 	value    *Node
 	fragment string
 }
 
-// Apply makes at most [MaxEdits] edits in data. Each edit is applied to the result of the previous edits. If an edit is
-// refused, the error is an [*EditError] with a snippet.
+// Apply makes at most [MaxEdits] edits in data, in order. If an edit is refused, the error is an [*EditError] with a
+// snippet.
 func Apply(l Layout, data []byte, edits ...Edit) (*Change, error) {
 	if len(edits) > MaxEdits {
 		return nil, &EditError{
@@ -216,9 +215,9 @@ func fragmentOf(doc syntax, path []string) (*string, error) {
 	return &text, err
 }
 
-// checked applies splices to data and parses the result. It returns an error if the result differs from data in
-// anything except the entry at path. It also returns an error unless the entry has the wanted value, or does not exist
-// if the wanted value is nil.
+// checked applies splices to data and parses the result. It returns an error if the result differs from data in more
+// than the entry at path. It also returns an error unless the entry has the value want, or does not exist if want is
+// nil.
 func checked(l Layout, before syntax, data []byte, path []string, want *Node, splices []splice) ([]byte, error) {
 	after := spliced(data, splices)
 	doc, err := parse(l, after)
@@ -273,7 +272,7 @@ func parse(l Layout, data []byte) (syntax, error) {
 	}
 }
 
-// checkEdit returns an error if the caller has constructed an invalid edit.
+// checkEdit returns an error if an edit is invalid, which is a mistake of the caller.
 func checkEdit(l Layout, e Edit) error {
 	if len(e.Path) == 0 {
 		return fmt.Errorf("configedit: an edit has no path")

@@ -87,7 +87,7 @@ func checkString(s string) error {
 	return nil
 }
 
-// quote returns a string in double quotes, in a form that JSON, TOML and YAML read in the same way.
+// quote returns a string in double quotes that JSON, TOML and YAML parse in the same way.
 func quote(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -112,7 +112,7 @@ func quote(s string) string {
 	return b.String()
 }
 
-// flow returns a value on one line, in a form that is valid in JSON and YAML.
+// flow returns a value on one line that is valid in JSON and YAML.
 func flow(n *Node) string {
 	parts := make([]string, 0, len(n.Items)+len(n.Members))
 	switch n.Kind { //nolint:exhaustive // scalars are not quoted, except for strings
@@ -213,8 +213,8 @@ func tomlValue(n *Node) string {
 	}
 }
 
-// plainKey matches keys that need no quotes in YAML, except those that yamlWord also matches. yamlWord matches words
-// that YAML 1.1 reads as booleans or null.
+// plainKey matches keys that need no quotes in YAML, unless yamlWord also matches them. yamlWord matches words that
+// YAML 1.1 parses as booleans or null.
 var (
 	plainKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*$`)
 	yamlWord = regexp.MustCompile(`(?i)^(?:y|n|yes|no|on|off|true|false|null)$`)
@@ -247,8 +247,7 @@ func yamlAfterKey(n *Node, s style) string {
 	return s.newline + inner.indent + encodeYAML(n, inner)
 }
 
-// Snippet returns an entry in the form in which a person can add it to a file. It returns an empty string if the edit
-// removes an entry.
+// Snippet returns the text of an entry that a person can add to a file, or "" if the edit removes an entry.
 func Snippet(l Layout, e Edit) string {
 	if e.Value == nil {
 		return ""

@@ -71,8 +71,8 @@ func jsonTooDeep(body []byte) int {
 	return -1
 }
 
-// commentLength returns the length of a comment in bytes, without its first byte. It returns 0 if body does not begin
-// with a comment.
+// commentLength returns the length in bytes of the comment at the beginning of body, without its first byte. It returns
+// 0 if there is no comment.
 func commentLength(body []byte) int {
 	end := ""
 	switch {
@@ -90,8 +90,7 @@ func commentLength(body []byte) int {
 	return 2 + at + len(end) - 1
 }
 
-// explain converts an error of the parser to an EditError. The message of the parser is omitted, because it may contain
-// values.
+// explain converts an error from the parser to an EditError. It omits the parser's message, which may contain values.
 func (d *jsonDocument) explain(err error) error {
 	e := &EditError{Message: "the file is not valid JSON", Suggestion: "correct it there"}
 	_, _ = fmt.Sscanf(err.Error(), "hujson: line %d, column %d:", &e.Line, &e.Column) // both stay 0 if the error has no position
@@ -208,9 +207,8 @@ func jsonContent(c content, s style) string {
 	return encodeJSON(c.value, s)
 }
 
-// jsonMember returns a JSON member with the given name and content. If the path is not empty, it contains the keys
-// below the name, and the content is nested in objects with these keys. If the name is nil, the result is an object
-// without a name.
+// jsonMember returns a JSON member with the given name and content. If path is not empty, the content is nested in
+// objects with the keys in path. If the name is nil, the result is an object without a name.
 func jsonMember(name *string, path []string, c content, s style) string {
 	if name == nil {
 		inner := s.deeper()
@@ -278,8 +276,8 @@ func (d *jsonDocument) insertFirst(at jsonPlace, c content, s style, parent stri
 	return []splice{{point, point, text}}
 }
 
-// sameLine returns the number of bytes up to the end of the last comment on the first line. The parameter contains
-// white space and comments.
+// sameLine returns the number of bytes up to the end of the last comment on the first line. The parameter extra
+// contains white space and comments.
 func sameLine(extra hujson.Extra) int {
 	end := 0
 	for i := 0; i < len(extra); i++ {

@@ -9,8 +9,8 @@ import (
 )
 
 // AddItem appends an item to the list at path in a JSON file. All other bytes stay unchanged. If the list does not
-// exist, AddItem creates it, and returns the manifest of this change. Otherwise the manifest is nil, and the change can
-// be undone with [RemoveItems]. The error is an [*EditError].
+// exist, AddItem creates it and returns the manifest of this change. Otherwise the manifest is nil, and [RemoveItems]
+// can undo the change. The error is an [*EditError].
 func AddItem(data []byte, path []string, item Object) (after []byte, created *Manifest, err error) {
 	l := Layout{Format: JSON}
 	list := &Node{Kind: List, Items: []*Node{nodeOf(item)}}
@@ -72,9 +72,8 @@ func (d *jsonDocument) itemSplice(array *hujson.Value, item *Node) splice {
 	return splice{point, point, "," + between + encodeJSON(item, s)}
 }
 
-// RemoveItems removes items from the list at path in a JSON file, and returns the number of removed items. It removes
-// the items for which the given function returns true. If the list does not exist, nothing is removed. The error is an
-// [*EditError].
+// RemoveItems removes the items for which ours returns true from the list at path in a JSON file. It returns the number
+// of removed items. If the list does not exist, nothing is removed. The error is an [*EditError].
 func RemoveItems(data []byte, path []string, ours func(*Node) bool) (after []byte, n int, err error) {
 	l := Layout{Format: JSON}
 	for {

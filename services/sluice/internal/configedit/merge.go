@@ -2,18 +2,18 @@ package configedit
 
 import "slices"
 
-// UndoOptions describes what [Manifest.UndoWith] does with entries that were modified after the change. With the zero
-// value, these entries stay as they are.
+// UndoOptions specifies how [Manifest.UndoWith] handles entries that were modified after the change. With the zero
+// value, it does not change these entries.
 type UndoOptions struct {
 	// Force makes undo restore the old entries even if they were modified after the change.
 	Force bool
-	// Owned reports whether a member of an entry belongs to the change, such as the command of a server. All other
-	// members belong to the program that reads the file. If only such other members were modified, they keep their new
-	// values, and the rest of the entry is restored. If Owned is nil, all members belong to the change.
+	// Owned reports whether a member of an entry belongs to the change, such as the command of a server. All other members
+	// belong to the program that reads the file. If only those other members were modified, they keep their new values,
+	// and the rest of the entry is restored. If Owned is nil, all members belong to the change.
 	Owned func(member string) bool
-	// Default reports whether a member has the same meaning as a missing member, as an empty environment does.
+	// Default reports whether a member means the same as a missing member, for example an empty environment.
 	Default func(member string, value *Node) bool
-	// Leave reports whether an entry that the change wrote must stay as it is. If Leave is nil, there is no such entry.
+	// Leave reports whether to keep an entry that the change wrote. If Leave is nil, no such entry is kept.
 	Leave func(path []string) bool
 }
 
@@ -21,7 +21,7 @@ func (o UndoOptions) owned(member string) bool { return o.Owned == nil || o.Owne
 
 func (o UndoOptions) leave(e oldEntry) bool { return o.Leave != nil && o.Leave(e.Path) }
 
-// same reports whether two values of a member have the same meaning. A value is nil if the member does not exist.
+// same reports whether two values of a member have the same meaning. A value is nil if the member is missing.
 func (o UndoOptions) same(member string, a, b *Node) bool {
 	absent := func(n *Node) bool { return n == nil || o.Default != nil && o.Default(member, n) }
 	return absent(a) && absent(b) || a != nil && b != nil && a.equal(b)
@@ -37,8 +37,8 @@ func (o UndoOptions) restored(old, have *Node) bool {
 	})
 }
 
-// merged returns the old value of an entry, merged with later modifications of members that do not belong to the
-// change. It returns false if other members were modified.
+// merged returns the old value of an entry with later modifications of members that do not belong to the change. It
+// returns false if other members were modified.
 func (o UndoOptions) merged(old, ours, have *Node) (*Node, bool) {
 	if old == nil || ours == nil || old.Kind != Map || ours.Kind != Map || have.Kind != Map {
 		return nil, false
@@ -105,8 +105,8 @@ func (e oldEntry) ours(l Layout) (*Node, error) {
 	return parseFragment(l, e.Path, *e.Ours)
 }
 
-// setMerged writes an entry with the formatting of this package. This formatting can't include comments. Therefore, if
-// the old value contains a comment, setMerged leaves the entry as it is.
+// setMerged writes an entry with the formatting of this package, which has no comments. Therefore setMerged does not
+// change the entry if the old value contains a comment.
 func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) error {
 	canWrite := checkValue(l.Format, merged) == nil && !hasComment(l.Format, []byte(*entry.Old))
 	if !canWrite {

@@ -24,8 +24,7 @@ const (
 // A Node is a value in a parsed file.
 type Node struct {
 	Kind Kind
-	// Text is the value of a scalar. For a string, it is the decoded value. For any other scalar, it is the source in
-	// the file.
+	// Text is the value of a scalar: the decoded value of a string, or the source of any other scalar.
 	Text    string
 	Items   []*Node
 	Members []Member
@@ -95,7 +94,7 @@ func (n *Node) find(l Layout, path []string) *Node {
 	return nil
 }
 
-// missing returns how many of the containers on the path to an entry do not exist.
+// missing returns the number of containers on the path to an entry that do not exist.
 func (n *Node) missing(path []string) int {
 	for i := range len(path) - 1 {
 		if n.Get(path[:i+1]...) == nil {
@@ -105,8 +104,7 @@ func (n *Node) missing(path []string) int {
 	return 0
 }
 
-// with returns a copy of the tree in which an entry has the given value. If the value is nil, the copy does not contain
-// the entry.
+// with returns a copy of the tree in which an entry has the given value. If the value is nil, the copy omits the entry.
 func (n *Node) with(l Layout, path []string, value *Node) *Node {
 	if len(path) == 1 && l.NameKey != "" {
 		return n.withItem(l.NameKey, path[0], value)

@@ -18,8 +18,7 @@ type text struct {
 	newline string
 }
 
-// newText returns the content of a file as a text. It returns an error if the content is too large or is not valid
-// UTF-8.
+// newText returns the content of a file as a text. It returns an error if the content is too large or not valid UTF-8.
 func newText(data []byte) (text, error) {
 	t := text{data: data, newline: "\n"}
 	if len(data) > MaxBytes {
@@ -86,15 +85,15 @@ func (t text) nextLine(offset int) int {
 	return len(t.data)
 }
 
-// indent returns the spaces and tabs at the beginning of the line with the given offset. It also reports whether
-// nothing else precedes the offset on this line.
+// indent returns the spaces and tabs at the beginning of the line with the given offset. It also reports whether the
+// line contains nothing else before the offset.
 func (t text) indent(offset int) (blanks string, first bool) {
 	line := t.data[t.lineStart(offset):offset]
 	rest := bytes.TrimLeft(line, " \t")
 	return string(line[:len(line)-len(rest)]), len(rest) == 0
 }
 
-// wholeLines extends a range to whole lines if only spaces and tabs are around it. Otherwise it returns the range
+// wholeLines extends a range to whole lines if there are only spaces and tabs around it. Otherwise it returns the range
 // unchanged.
 func (t text) wholeLines(start, end int) (int, int) {
 	_, first := t.indent(start)

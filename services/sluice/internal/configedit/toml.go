@@ -23,8 +23,7 @@ type tomlExpression struct {
 	kind unstable.Kind
 	// key is the complete key, including the keys of the table header above the expression.
 	key []string
-	// start is the offset of the expression. The field end is the offset of the end of the expression's last line,
-	// without the line break.
+	// start is the offset of the expression. end is the offset of the end of its last line, without the line break.
 	start, end int
 }
 
@@ -45,8 +44,8 @@ func parseTOML(t text) (syntax, error) {
 	return d, nil
 }
 
-// maxTOMLKeys is the maximum number of keys in a TOML file, including the keys in headers and inline tables. The time
-// that the decoder needs to find duplicate keys is quadratic in this number.
+// maxTOMLKeys is the maximum number of keys in a TOML file, including the keys in headers and inline tables. The
+// decoder's time for finding duplicate keys is quadratic in this number.
 const maxTOMLKeys = 10_000
 
 // scan reads the expressions. It limits their nesting and the number of keys, because the decoder has no such limits.
@@ -118,8 +117,8 @@ func keyParts(n *unstable.Node) int {
 	return parts
 }
 
-// tomlNesting returns the depth of nested arrays and inline tables in a value, which is at most limit. It adds the
-// number of keys down to this depth to *keys.
+// tomlNesting returns the depth of nested arrays and inline tables in a value, at most limit. It adds the number of
+// keys down to this depth to *keys.
 func tomlNesting(n *unstable.Node, limit int, keys *int) int {
 	if limit == 0 || n.Kind != unstable.Array && n.Kind != unstable.InlineTable {
 		return 0
@@ -180,8 +179,8 @@ func (d *tomlDocument) tree() *Node { return d.node }
 type tomlBlock struct {
 	// header is the offset of the table's header.
 	header int
-	// body is the offset of the end of the header's line. The field end is the offset of the end of the block's last
-	// line. Neither offset includes the line break.
+	// body is the offset of the end of the header's line. end is the offset of the end of the block's last line. Both are
+	// before the line break.
 	body, end int
 }
 

@@ -20,11 +20,11 @@ type Manifest struct {
 	After  string `json:"after"`
 	// Missing is true if the file did not exist before the change.
 	Missing bool `json:"missing,omitempty"`
-	// Ours contains the digests of the values that the change wrote, in the order of the edits. If an edit removed an
-	// entry, its digest is empty.
+	// Ours contains the digests of the values that the change wrote, in the order of the edits. The digest is empty if the
+	// edit removed an entry.
 	Ours []string `json:"ours"`
-	// Old contains the replaced bytes and the old entries, which may include secrets. Its format is private to this
-	// package. The caller may encrypt Old in a stored manifest, and must then decrypt it before [Manifest.Undo].
+	// Old contains the replaced bytes and the old entries, which may include secrets. The format is private to this
+	// package. The caller may encrypt Old in a stored manifest, and must decrypt it before [Manifest.Undo].
 	Old []byte `json:"old"`
 }
 
@@ -80,9 +80,9 @@ type Undone struct {
 	Data []byte
 	// Exact is true if Data consists of exactly the bytes before the change.
 	Exact bool
-	// Kept lists the entries that stay as they are, because they or their comments were changed after the change.
+	// Kept contains the entries that were not restored because they or their comments were changed after the change.
 	Kept []Kept
-	// Gone lists the entries that the change wrote but that no longer exist. Their Reason is empty.
+	// Gone contains the entries that the change wrote and that no longer exist. Their Reason is empty.
 	Gone []Kept
 
 	options UndoOptions
@@ -92,8 +92,8 @@ type Undone struct {
 type Kept struct {
 	Path   []string
 	Reason string
-	// Old is the value of the entry before the change, and Ours is its value after the change. Each is nil if there was
-	// no value. OldSource is the source of Old.
+	// Old is the value of the entry before the change, and Ours is its value after the change. A value is nil if the entry
+	// did not exist. OldSource is the source of Old.
 	Old, Ours *Node
 	OldSource string
 }
@@ -113,7 +113,7 @@ func (m *Manifest) Edited() ([]Kept, error) {
 
 // Undo undoes a change, given the current content of the file. If this is the content that the change wrote, the result
 // is exactly the content before the change. Otherwise, Undo compares each entry with the value that the change wrote.
-// If they are equal, the entry gets its old value, unless a comment was added to the entry. All other entries stay.
+// It restores the old value if they are equal and no comment was added to the entry. It keeps all other entries.
 func (m *Manifest) Undo(now []byte) (*Undone, error) { return m.UndoWith(now, UndoOptions{}) }
 
 // UndoWith is like [Manifest.Undo] with options.
@@ -213,7 +213,7 @@ func (u *Undone) restore(l Layout, doc syntax, entry oldEntry, old *Node) error 
 		added = err != nil || source != *entry.Ours
 	}
 	if !added {
-		return u.replace(l, doc, entry.Path, old, splices) // the entry contains no comment that was added later
+		return u.replace(l, doc, entry.Path, old, splices) // no comment was added to the entry
 	}
 	if err := u.checkComments(l, splices); err != nil {
 		return err
@@ -229,7 +229,7 @@ func (u *Undone) checkComments(l Layout, splices []splice) error {
 	return keepComments(l.Format, u.Data, splices)
 }
 
-// replace applies splices. It returns an error unless the entry at path then has the wanted value.
+// replace applies splices. It returns an error unless the entry at path has the value want afterwards.
 func (u *Undone) replace(l Layout, doc syntax, path []string, want *Node, splices []splice) error {
 	after, err := checked(l, doc, u.Data, path, want, splices)
 	if err != nil {
@@ -267,8 +267,8 @@ func (u *Undone) removeCreated(l Layout, doc syntax, entry oldEntry) error {
 	return nil
 }
 
-// removeIfEmpty removes a container if it is empty, and reports whether it removed the container. A container that
-// can't be removed stays.
+// removeIfEmpty removes a container if it is empty, and reports whether it removed the container. It keeps a container
+// that can't be removed.
 func (u *Undone) removeIfEmpty(l Layout, path []string) bool {
 	doc, err := parse(l, u.Data)
 	if err != nil {

@@ -49,8 +49,7 @@ func parseYAML(t text, nameKey string) (syntax, error) {
 	return d, nil
 }
 
-// checkBreaks refuses characters that YAML parsers treat as line breaks but that this package does not treat as the end
-// of a line.
+// checkBreaks refuses characters that YAML parsers treat as line breaks but this package does not.
 func (d *yamlDocument) checkBreaks() error {
 	at := bytes.IndexFunc(d.body(), func(r rune) bool { return r == '\u0085' || r == '\u2028' || r == '\u2029' })
 	for i, b := range d.body() {
@@ -88,8 +87,7 @@ func (d *yamlDocument) load() error {
 	return nil
 }
 
-// explain converts an error of the parser to an EditError. The message of the parser is omitted, because it may contain
-// values.
+// explain converts an error from the parser to an EditError. It omits the parser's message, which may contain values.
 func (d *yamlDocument) explain(err error) error {
 	e := &EditError{Message: "the file is not valid YAML", Suggestion: "correct it"}
 	if invalid, ok := errors.AsType[*yaml.LoadError](err); ok && invalid.Mark.Line > 0 {
@@ -117,8 +115,7 @@ func (d *yamlDocument) offset(n *yaml.Node) int {
 	return at
 }
 
-// toNode converts a node. It does not replace aliases with the values to which they refer, so the result is not larger
-// than the document.
+// toNode converts a node. It does not expand aliases, so the result is not larger than the document.
 func (d *yamlDocument) toNode(n *yaml.Node) (*Node, error) {
 	out := &Node{}
 	switch n.Kind { //nolint:exhaustive // there are no documents inside a document

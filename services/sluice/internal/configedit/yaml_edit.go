@@ -41,7 +41,7 @@ func (d *yamlDocument) block(c content, indent int) string {
 	for i, line := range lines[1:] {
 		if rest, ok := strings.CutPrefix(line, old); ok {
 			lines[i+1] = s.indent + rest
-		} else if strings.TrimSpace(line) == "" { // shorter blank lines have no content in a block scalar either
+		} else if strings.TrimSpace(line) == "" { // shorter blank lines have no content in a block scalar
 			lines[i+1] = strings.TrimLeft(line, " ")
 		}
 	}
@@ -72,8 +72,8 @@ func (d *yamlDocument) insert(at yamlPlace, rest []string, c content) []splice {
 	return []splice{{end, end, d.newline + d.nested(rest, c, n.Column-1)}}
 }
 
-// fill adds the first entry of a container whose key has no value, the value null, or an empty pair of braces or
-// brackets. It also adds the value of an entry that has no value.
+// fill adds the first entry to a container whose key has no value, the value null, or empty braces or brackets. It also
+// adds the value of an entry that has no value.
 func (d *yamlDocument) fill(at yamlPlace, rest []string, c content) ([]splice, error) {
 	colon, value, err := d.afterKey(at)
 	if err != nil {
@@ -119,8 +119,8 @@ func (d *yamlDocument) remove(path []string) ([]splice, error) {
 	return out, nil
 }
 
-// parentColon returns the offset after the colon of the key that names the container of an entry. If the container is
-// the root, it returns -1.
+// parentColon returns the offset after the colon of the key for an entry's container. It returns -1 if the container is
+// the root.
 func (d *yamlDocument) parentColon(path []string) (int, error) {
 	if len(path) < 2 {
 		return -1, nil

@@ -7,7 +7,7 @@ import (
 )
 
 // SetMembers sets members of an entry in a YAML map. Each value must be a bool, an int or a string. All other bytes of
-// the entry stay unchanged. If the entry does not exist or can't be edited, the error is an [*EditError].
+// the entry stay unchanged. The error is an [*EditError] if the entry does not exist or can't be edited.
 func SetMembers(data []byte, path []string, members Object) (*Change, error) {
 	l := Layout{Format: YAML}
 	e := Edit{Path: path, Value: members}
@@ -57,8 +57,8 @@ func (c *Change) setMembers(path []string, members *Node) error {
 	return nil
 }
 
-// sourceWith returns the source of a block mapping in which the given members have new values. It moves these members
-// to the end of the mapping.
+// sourceWith returns the source of a block mapping with new values for the given members. It moves these members to the
+// end.
 func sourceWith(source string, members *Node) string {
 	indent := source[:len(source)-len(strings.TrimLeft(source, " "))]
 	newline := "\n"

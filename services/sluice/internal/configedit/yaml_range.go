@@ -11,8 +11,7 @@ import (
 
 // A yamlRange is the range of an entry's block mapping.
 type yamlRange struct {
-	// start is the offset of the first key. The field end is the offset of the end of the last line, without the line
-	// break.
+	// start is the offset of the first key. end is the offset of the end of the last line, without the line break.
 	start, end int
 	// indent is the indentation of the keys.
 	indent int
@@ -43,9 +42,9 @@ func (d *yamlDocument) outerIndent(at yamlPlace) int {
 	return at.parent.Column - 1
 }
 
-// contentEnd returns the end of the content that begins on the given line. The content includes the following lines
-// that are indented by more than the given number of spaces. If dashes is true, it also includes list items that are
-// indented by exactly this number of spaces. Comments with less indentation do not end the content.
+// contentEnd returns the end of the content that begins on the given line. The content includes all following lines
+// that are indented by more than indent spaces. If dashes is true, it also includes list items that are indented by
+// exactly indent spaces. Comments with less indentation do not end the content.
 func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	end := d.lineEnd(d.lines[first-1])
 	for _, at := range d.lines[first:] {
@@ -64,8 +63,8 @@ func (d *yamlDocument) contentEnd(first, indent int, dashes bool) int {
 	return end
 }
 
-// entryEnd returns the end of the last line of an entry that begins on the given line. Comments after the last value
-// are not part of the entry, because a person may have written them for the next entry.
+// entryEnd returns the end of the last line of an entry that begins on the given line. The entry does not include
+// comments after its last value, because a person may have written them for the next entry.
 func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
 	end := d.contentEnd(first, d.outerIndent(at), dashes)
 	last := d.lastValueEnd(at.value)
@@ -79,8 +78,7 @@ func (d *yamlDocument) entryEnd(at yamlPlace, first int, dashes bool) int {
 	}
 }
 
-// lastValueEnd returns an offset that is in or after the last value of n, but before all comments that follow this
-// value.
+// lastValueEnd returns an offset in the last value of n, or after this value but before the comments that follow it.
 func (d *yamlDocument) lastValueEnd(n *yaml.Node) int {
 	for len(n.Content) > 0 {
 		n = n.Content[len(n.Content)-1]
@@ -131,8 +129,8 @@ func (d *yamlDocument) quotedEnd(start int) int {
 	return len(d.data)
 }
 
-// afterKey returns the offset after the colon of a key, and the offset after a null or an empty container on the same
-// line. The two offsets are equal if the key has no value. If the key has any other value, afterKey returns an error.
+// afterKey returns the offset after a key's colon, and the offset after a null or an empty container on the same line.
+// The two offsets are equal if the key has no value. afterKey returns an error if the key has any other value.
 func (d *yamlDocument) afterKey(at yamlPlace) (colon, value int, err error) {
 	start := d.keyEnd(at.key)
 	line := string(d.data[start:d.lineEnd(start)])

@@ -21,10 +21,10 @@ const (
 
 // Stats contains the numbers of requests that reached a server. They include failed calls and calls to unknown tools.
 type Stats struct {
-	// Since is the time at which the server was created.
+	// Since is the time when the server was created.
 	Since time.Time `json:"since"`
-	// Posts is the number of HTTP POST requests to /mcp, including requests that the protocol layer refused because
-	// they were not JSON-RPC or named an unknown session. It is 0 over stdio.
+	// Posts is the number of HTTP POST requests to /mcp. It includes requests that were refused because they were not
+	// JSON-RPC or contained an unknown session. It is 0 over stdio.
 	Posts uint64 `json:"posts"`
 	// Calls is the number of tool calls. It is the sum of the counts in Tools and Unknown.
 	Calls uint64 `json:"calls"`
@@ -36,14 +36,14 @@ type Stats struct {
 	Recent []Call `json:"recent"`
 }
 
-// Call is one tool call as the server received it. It has no arguments, because every client that reaches the port can
-// read /stats.
+// Call is one tool call as the server received it. It has no arguments, because every client that can access the port
+// can read /stats.
 type Call struct {
 	// Tool is the requested name, truncated to 128 bytes.
 	Tool string    `json:"tool"`
 	Time time.Time `json:"time"`
-	// Traceparent is the `traceparent` of the call (W3C Trace Context, version 00). It is the value in params._meta, or
-	// else the value of the HTTP header. It may be empty. It is truncated to 128 bytes, and is not checked.
+	// Traceparent is the `traceparent` of the call (W3C Trace Context, version 00). It comes from params._meta or else
+	// from the HTTP header. It may be empty. It is truncated to 128 bytes and not validated.
 	Traceparent string `json:"traceparent,omitzero"`
 	// Header is the `traceparent` of the HTTP request. It is empty over stdio.
 	Header string `json:"traceparent_header,omitzero"`
@@ -82,8 +82,8 @@ func (r *recorder) addTool(tool string) {
 	r.tools[tool] = 0
 }
 
-// middleware returns a handler that counts each tools/call request, runs the request if its arguments are an object,
-// and logs the outcome.
+// middleware returns a handler that counts each tools/call request and logs the outcome. It runs the request only if
+// the arguments are an object.
 func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		call, ok := req.(*mcp.CallToolRequest)
@@ -102,8 +102,8 @@ func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// checkArguments returns an error if the arguments are not an object. MCP requires an object. If the arguments are
-// null, the SDK (v1.8.0) panics when it adds the defaults of a schema, which would end the process.
+// checkArguments returns an error unless the arguments are an object, as MCP requires. If the arguments were null, the
+// SDK (v1.8.0) would panic when it adds the defaults of a schema, and the process would exit.
 func checkArguments(args []byte) error {
 	if len(args) == 0 || jsontext.Value(args).Kind() == '{' {
 		return nil

@@ -1,6 +1,7 @@
-// Package demo is a small MCP server for trying out the mesh. It has notes and a few accounts in memory, and tools of
-// every category from harmless to costly. The tools change this data, so the effect of a refusal is visible. The server
-// counts every tool call that reaches it, so a test can check that a refused call did not reach the server.
+// Package demo is a small MCP server for trying out the mesh. It stores notes and a few accounts in memory, and has
+// tools in every category from harmless to costly. The tools change this data, so the effect of a refusal is visible.
+// The server counts every tool call that it receives. With this count, a test can check that a refused call did not
+// reach the server.
 package demo
 
 import (
@@ -25,20 +26,20 @@ const (
 	maxNotesLimit = 100_000
 )
 
-// Config configures a demo server. The zero value is not valid, but [DefaultConfig] returns a valid one.
+// Config configures a demo server. The zero value is not valid. [DefaultConfig] returns a valid Config.
 type Config struct {
-	// MaxNotes is the maximum number of notes that exist at the same time, including the three initial notes. It must
-	// be between 3 and 100,000.
+	// MaxNotes is the maximum number of notes at the same time, including the three initial notes. It must be between 3
+	// and 100,000.
 	MaxNotes int
-	// SessionIdle is how long an HTTP session may be without requests before it ends. It must be greater than 0. It has
-	// no effect if Stateless is set.
+	// SessionIdle is how long an HTTP session can be without requests before it ends. It must be greater than 0. It has no
+	// effect if Stateless is set.
 	SessionIdle time.Duration
-	// If Stateless is true, the server has no HTTP sessions, so it neither issues nor requires an Mcp-Session-Id. Only
-	// a stateless server supports MCP revision 2026-07-28. If Stateless is false, a session starts with `initialize`,
-	// and a request in revision 2026-07-28 gets the error −32022 with the supported revisions.
+	// Stateless is true if the server has no HTTP sessions. Such a server neither issues nor requires an Mcp-Session-Id.
+	// Only a stateless server supports MCP revision 2026-07-28. If Stateless is false, a session starts with `initialize`.
+	// A request in revision 2026-07-28 then gets the error −32022 with the supported revisions.
 	Stateless bool
-	// JSONResponse makes the server answer a POST with one application/json body instead of an event stream. In that
-	// case, only a client that has opened the session's GET stream gets progress notifications.
+	// JSONResponse makes the server respond to a POST with one application/json body instead of an event stream. If
+	// JSONResponse is true, a client receives progress notifications only if it has opened the session's GET stream.
 	JSONResponse bool
 }
 
@@ -61,7 +62,7 @@ func (c *Config) Validate() error {
 
 // Deps contains the dependencies of a demo server. All fields are required.
 type Deps struct {
-	// Log receives one line for each tool call. With stdio, the log must not write to standard output.
+	// Log receives one line for each tool call. With stdio, it must not write to standard output.
 	Log *slog.Logger
 }
 
@@ -99,9 +100,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // Handler returns a handler that serves the MCP endpoint (Streamable HTTP) at /mcp, "ok" at GET /healthz, and [Stats]
 // as JSON at GET /stats. The handler does not authenticate callers, which is the gateway's task.
 //
-// The handler answers 403 to a request to a loopback address with a Host that is not loopback (DNS rebinding), and to a
-// POST that a browser sends for another site. Each handler has separate sessions. All handlers share the server's state
-// and statistics.
+// The handler responds with 403 to a request to a loopback address with a Host that is not loopback (DNS rebinding). It
+// also responds with 403 to a POST that a browser sends for another site. Each handler has separate sessions. All
+// handlers share the server's state and statistics.
 func (s *Server) Handler() http.Handler {
 	endpoint := mcp.NewStreamableHTTPHandler(
 		func(*http.Request) *mcp.Server { return s.mcp },
@@ -120,8 +121,8 @@ func (s *Server) Handler() http.Handler {
 }
 
 // ServeStdio serves one connection until the input ends or ctx is done, and then returns nil. Each line is a JSON-RPC
-// message of at most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes both the input
-// and the output.
+// message of at most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes the input and the
+// output.
 func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	err := s.mcp.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 	if err != nil && ctx.Err() == nil {

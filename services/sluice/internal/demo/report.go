@@ -33,7 +33,7 @@ type wordCount struct {
 }
 
 // progressFunc reports the number of notes that have been read, and the number of all notes. If it returns an error,
-// the report is stopped.
+// the report stops.
 type progressFunc func(ctx context.Context, done, all int) error
 
 const (

@@ -17,7 +17,7 @@ const (
 	ListAccounts = "list_accounts"
 	// CreateNote writes data. It adds a note and changes no other note.
 	CreateNote = "create_note"
-	// RunReport executes a task. It computes a report, and also writes a note if the caller requests a note.
+	// RunReport executes a task. It computes a report, and also writes a note if the caller requests one.
 	RunReport = "run_report"
 	// DeleteNote destroys data, because a deleted note can't be restored.
 	DeleteNote = "delete_note"
@@ -188,7 +188,7 @@ func (s *Server) refund(_ context.Context, _ *mcp.CallToolRequest, in refundInpu
 	return nil, refundOutput{Amount: formatCents(cents), From: from, To: to, Reason: in.Reason}, nil
 }
 
-// runReport encodes its result itself, because the SDK decodes the results of typed handlers, and would convert the
+// runReport encodes its result itself. For typed handlers, the SDK decodes the result, which would convert the
 // fingerprint to a double.
 func (s *Server) runReport(ctx context.Context, req *mcp.CallToolRequest, in runReportInput) (*mcp.CallToolResult, any, error) {
 	notes, _ := s.book.page(0, s.cfg.MaxNotes)
@@ -213,7 +213,7 @@ func (s *Server) runReport(ctx context.Context, req *mcp.CallToolRequest, in run
 	}, nil, nil
 }
 
-// progressTo returns a function that notifies the caller of progress if the caller sent a progress token.
+// progressTo returns a function that sends progress notifications if the caller sent a progress token.
 func progressTo(req *mcp.CallToolRequest) progressFunc {
 	token := req.Params.GetProgressToken()
 	return func(ctx context.Context, done, all int) error {

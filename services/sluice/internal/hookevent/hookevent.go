@@ -20,12 +20,12 @@ type Kind int
 const (
 	// Unknown is an event that could not be read.
 	Unknown Kind = iota
-	// Call is an event before a call to a tool, or before a skill runs a shell command. The latter counts as a call to
-	// a shell.
+	// Call is an event before a call to a tool, or before a skill runs a shell command. A shell command in a skill counts
+	// as a call to a shell.
 	Call
 	// Permission is an event that a client sends when it is about to ask the person whether to allow a call.
 	Permission
-	// Ignored is an event of any other kind. The hook does not evaluate it.
+	// Ignored is an event of any other kind. The hook makes no decision on it.
 	Ignored
 )
 
@@ -45,21 +45,21 @@ type Event struct {
 	ID string
 	// Session and Turn identify the conversation. Dir is the working directory.
 	Session, Turn, Dir string
-	// MCP describes the MCP server to which the tool belongs. It is nil if the tool is one of the client's own tools.
-	// The exception is a tool of the client that reads resources of the server that the arguments name.
+	// MCP describes the MCP server of the tool. It is nil for the client's own tools, except for a tool that reads
+	// resources of a server that is named in the arguments.
 	MCP *Server
 }
 
-// A Server is an MCP server of the client. It contains only what the event says about the server.
+// A Server is an MCP server of the client. It contains only the information in the event.
 type Server struct {
-	// Name is the name of the server's entry. It is empty if the event contains only the name of the tool, which
-	// includes the name of the server.
+	// Name is the name of the server's entry. It is empty if the event contains only the tool's name, which includes the
+	// server's name.
 	Name string
 	// Command and Args start the server. They are empty if the event does not contain them.
 	Command string
 	Args    []string
-	// Resource is true if the tool is one of the client's own tools and reads resources of the server. In that case,
-	// the event contains only the name of the server.
+	// Resource is true for a client's own tool that reads resources of the server. In that case, the event contains only
+	// the server's name.
 	Resource bool
 }
 
@@ -79,7 +79,7 @@ type input struct {
 	} `json:"mcp_context"`
 }
 
-// Parse reads an event. Even if it returns an error, the returned event can be used for [Event.Failed].
+// Parse reads an event. Even if Parse returns an error, [Event.Failed] works with the returned event.
 func Parse(client string, data []byte) (Event, error) {
 	e := Event{Client: client}
 	var in input
@@ -116,8 +116,8 @@ func Parse(client string, data []byte) (Event, error) {
 	return e, nil
 }
 
-// resourceServer returns the server that is named in the arguments of a tool for resources. It returns nil if the
-// arguments contain no server, because the tool may then reach all servers of the client.
+// resourceServer returns the server in the arguments of a tool for resources. It returns nil if the arguments contain
+// no server, because the tool may then access all servers of the client.
 func resourceServer(arguments jsontext.Value) *Server {
 	var named struct {
 		Server string `json:"server"`
@@ -131,7 +131,7 @@ func resourceServer(arguments jsontext.Value) *Server {
 // toolPrefix is the prefix of the names of MCP tools in Claude Code and Codex, as in mcp__SERVER__TOOL.
 const toolPrefix = "mcp__"
 
-// Belongs reports whether the tool of an event may belong to the server with the given name.
+// Belongs reports whether an event's tool may belong to the server with the given name.
 func (e Event) Belongs(server string) bool {
 	if e.MCP == nil {
 		return false
@@ -142,15 +142,15 @@ func (e Event) Belongs(server string) bool {
 	return e.isToolOf(server)
 }
 
-// broughtBy maps each client to prefixes of server names. A server whose name begins with such a prefix is in none of
-// the user's files. It belongs to a plugin, to an account at the vendor, or to the client itself. If a file contains an
-// entry with such a name, the entry is for a different server.
+// broughtBy contains prefixes of server names, by client. A server with such a prefix is in none of the user's files.
+// It belongs to a plugin, to an account at the vendor, or to the client itself. If a file contains an entry with such a
+// name, the entry is for a different server.
 var broughtBy = map[string][]string{
 	"claude-code": {"plugin_", "claude_ai_", "ide__", "claude-in-chrome__", "computer-use__"},
 	"codex":       {"codex_apps__"},
 }
 
-// BroughtByClient reports whether the tool of an event belongs to a server that is in none of the user's files.
+// BroughtByClient reports whether an event's tool belongs to a server that is in none of the user's files.
 func (e Event) BroughtByClient() bool {
 	if e.MCP == nil {
 		return false
@@ -162,7 +162,7 @@ func (e Event) BroughtByClient() bool {
 	return slices.ContainsFunc(broughtBy[e.Client], func(begin string) bool { return strings.HasPrefix(name, begin) })
 }
 
-// normalized returns the name of a server in the form in which tool names contain it.
+// normalized returns a server's name as it appears in tool names.
 func normalized(server string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' {
@@ -172,7 +172,7 @@ func normalized(server string) string {
 	}, server)
 }
 
-// An Output contains what the hook prints and the hook's exit code.
+// An Output is what the hook prints, and its exit code.
 type Output struct {
 	Stdout, Stderr string
 	Code           int
@@ -181,9 +181,8 @@ type Output struct {
 // Passed returns the output that leaves the decision to the client's own rules.
 func (Event) Passed() Output { return Output{} }
 
-// Allowed returns the output for a call that a person has approved. Codex supports such an output only for
-// [Permission], and Gemini CLI does not support it at all. In the unsupported cases, Allowed returns the same output as
-// [Event.Passed].
+// Allowed returns the output for a call that a person has approved. Codex supports this output only for [Permission],
+// and Gemini CLI does not support it. If it is not supported, Allowed returns the same output as [Event.Passed].
 func (e Event) Allowed(reason string) Output {
 	switch {
 	case e.Kind == Permission:
@@ -212,8 +211,8 @@ func (e Event) Denied(reason string) Output {
 }
 
 // Failed returns the output that refuses a call even if the event could not be parsed. In Claude Code and Codex, exit
-// code 2 with a reason on standard error blocks the call. Gemini CLI gets JSON, because it treats other output as
-// permission if the exit code is 0 or 1.
+// code 2 with a reason on standard error blocks the call. For Gemini CLI, the output is JSON, because it interprets
+// other output as permission if the exit code is 0 or 1.
 func (e Event) Failed(reason string) Output {
 	reason = "Sluice denies this call, because it can't be evaluated: " + strings.TrimSpace(reason)
 	if e.Client == "gemini" {

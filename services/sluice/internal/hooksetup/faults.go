@@ -6,9 +6,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// Faults returns the differences between the hook in the settings file and the hook that Install would write. Each of
-// them can make the client run calls without waiting for the hook's answer. Faults ignores differences between the
-// commands.
+// Faults returns the differences between the hook in the settings file and the hook that Install would write. Each
+// difference can make the client run calls without waiting for the hook's response. Faults ignores differences between
+// the commands.
 func (t Target) Faults() ([]string, error) {
 	items, err := t.items()
 	if err != nil {

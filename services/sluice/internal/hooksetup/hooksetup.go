@@ -1,5 +1,5 @@
-// Package hooksetup registers Sluice's hook in the settings of MCP clients. It can also remove the hook so that the
-// settings have exactly the same bytes as before.
+// Package hooksetup registers Sluice's hook in the settings of MCP clients. It can also remove the hook and restore
+// exactly the earlier bytes of the settings.
 package hooksetup
 
 import (
@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	// Timeout is the time after which a client stops the hook. It is longer than [Hold], so that the hook can deny a
-	// call before the client would run it.
+	// Timeout is the time after which a client stops the hook. It is longer than [Hold], so that the hook can deny a call
+	// before the client runs it.
 	Timeout = 300 * time.Second
 	// Hold limits how long a call waits for people.
 	Hold = 240 * time.Second
 )
 
-// settle is how long Sluice waits before it reads a changed file again, because the client may overwrite the file
-// meanwhile.
+// settle is how long Sluice waits after it has changed a file before it reads the file again, to detect that the client
+// has overwritten the change.
 var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
@@ -40,13 +40,13 @@ type Target struct {
 	Path   string
 	// Project is the directory of the project. It is empty for the settings of the user.
 	Project string
-	// Config is the absolute path of the configuration of the person's mesh. The hook uses only this mesh, regardless
-	// of the client's environment.
+	// Config is the absolute path of the configuration of the person's mesh. The hook always uses this mesh, whatever the
+	// client's environment contains.
 	Config string
 }
 
-// TargetOf returns the settings file of a client. If a project directory is given, it returns the user's private
-// settings file in this project, which is not shared with other people.
+// TargetOf returns the settings file of a client. If project is not empty, it returns the user's private settings file
+// in this project, which is not shared with other people.
 func TargetOf(client clientconfig.Client, sys clientconfig.System, project string) (Target, error) {
 	t := Target{Client: client.ID, Project: project}
 	user := client.Files(sys, "")[0].Path
@@ -80,12 +80,12 @@ func (t Target) Events() []string {
 		return []string{"PreToolUse", "PermissionRequest"}
 	case "gemini":
 		return []string{"BeforeTool"}
-	default: // the second event comes for commands in skills, which are not tool calls
+	default: // the second event occurs for commands in skills, which are not tool calls
 		return []string{"PreToolUse", "PreSkillShellCommand"}
 	}
 }
 
-// item returns the item that registers the hook in the list of an event. Clients run the command in a shell.
+// item returns the item that registers the hook in the list for an event. Clients run the command in a shell.
 func (t Target) item(command string) configedit.Object {
 	seconds := int(Timeout / time.Second)
 	hook := configedit.Object{{Name: "type", Value: "command"}, {Name: "command", Value: command}}
@@ -124,7 +124,7 @@ func nodeOf(o configedit.Object) *configedit.Node {
 	return n
 }
 
-// quoted returns a path as a single word for a shell.
+// quoted returns a path as a single shell word.
 func quoted(path string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune(`/._-+:\`, r)
@@ -163,8 +163,8 @@ const hooksKey = "hooks"
 
 func path(event string) []string { return []string{hooksKey, event} }
 
-// Registered returns, for each event, the command of the hook in a settings file. The command is "" if the hook is not
-// registered for the event.
+// Registered returns the command of the hook in a settings file for each event, or "" if the hook is not registered for
+// the event.
 func (t Target) Registered() ([]string, error) {
 	items, err := t.items()
 	if err != nil {
@@ -179,9 +179,9 @@ func (t Target) Registered() ([]string, error) {
 	return out, nil
 }
 
-// items returns, for each event, the item that contains the hook, or nil if the hook is not registered for the event.
-// If an event has several such items, items returns the first one that equals what Install writes, except perhaps for
-// the command. If no item does, items returns the last one.
+// items returns the item with the hook for each event, or nil if the hook is not registered for the event. If an event
+// has several such items, items returns the first one that equals what Install writes, apart from the command. If no
+// item does, items returns the last one.
 func (t Target) items() ([]*configedit.Node, error) {
 	out := make([]*configedit.Node, len(t.Events()))
 	raw, err := regularfile.Read(t.Path, configedit.MaxBytes)
@@ -224,8 +224,8 @@ func (t Target) Preview(data, program string) (before, after []byte, err error) 
 	return before, after, err
 }
 
-// Install registers the hook. It reports whether it has changed the settings, which is not necessary if the hook is
-// already registered. Hooks of other programs stay.
+// Install registers the hook. It reports whether it has changed the settings. It changes nothing if the hook is already
+// registered. Hooks of other programs stay.
 func (t Target) Install(ctx context.Context, data, program string) (changed bool, err error) {
 	before, err := regularfile.Read(t.Path, configedit.MaxBytes)
 	missing := errors.Is(err, fs.ErrNotExist)
@@ -237,7 +237,7 @@ func (t Target) Install(ctx context.Context, data, program string) (changed bool
 		return false, err
 	}
 	record := Record{Client: t.Client, Path: t.Path, Project: t.Project, Missing: missing, Before: digest(before)}
-	if !missing && record.Before == old.After { // otherwise the file has content of other programs, which Remove must not delete
+	if !missing && record.Before == old.After { // otherwise the file also has content from other programs
 		record.Missing, record.Before = old.Missing, old.Before
 	}
 	after, err := t.add(before, t.Command(data, program), &record)
@@ -299,12 +299,12 @@ func (t Target) add(before []byte, command string, record *Record) ([]byte, erro
 type Removal struct {
 	// Found is false if the hook was not registered.
 	Found bool
-	// Exact is true if the file has exactly the bytes that it had before Install. Deleted is true if Remove has deleted
-	// the file, because Install had created it and nothing else has changed it.
+	// Exact is true if the file has exactly the same bytes as before Install. Deleted is true if Remove has deleted the
+	// file, because Install created it and nothing else has changed it.
 	Exact, Deleted bool
 }
 
-// Remove undoes what Install has changed. If the file was changed after Install, Remove removes only the items that
+// Remove undoes the changes by Install. If the file was changed after Install, Remove removes only the items that
 // Sluice added.
 func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 	now, err := regularfile.Read(t.Path, configedit.MaxBytes)
@@ -337,8 +337,8 @@ func (t Target) Remove(ctx context.Context, data string) (Removal, error) {
 	return Removal{Found: true, Exact: digest(after) == record.Before}, t.forget(data)
 }
 
-// isEmpty reports whether the settings have no members. This check is necessary because a record of an earlier version
-// can say that a file was missing even if other programs have added content to it.
+// isEmpty reports whether the settings have no members. This check is necessary because a record from an earlier
+// version can say that a file was missing even if other programs have added content to it.
 func isEmpty(settings []byte) bool {
 	root, err := configedit.Parse(configedit.Layout{Format: configedit.JSON}, settings)
 	return err == nil && (root == nil || root.Kind == configedit.Map && len(root.Members) == 0)

@@ -16,14 +16,14 @@ const (
 	changeRate = 120
 )
 
-// guardReason is the reason why a change to a protected file is denied.
+// guardReason is the reason in the policy for denying a change to a protected file.
 const guardReason = "this file belongs to Sluice, or has the hooks or MCP servers of a client: ask the person to change it"
 
-// secretReason is the reason why a tool may not read a file that contains Sluice's tokens or secrets.
+// secretReason is the reason in the policy for denying a tool that reads a file with Sluice's tokens or secrets.
 const secretReason = "this file has tokens or secrets of Sluice, with which a program can approve its own calls"
 
-// shellReason is the reason why a command needs approval if it contains the name sluice. The condition does not detect
-// commands that run Sluice without containing its name literally.
+// shellReason is the reason in the policy for requiring approval of a command that contains the name sluice. The
+// condition does not detect commands that run Sluice without containing its name literally.
 const shellReason = "the command names sluice, which can approve calls and remove the hook"
 
 // Policy returns the policy document for a client's own tools. The policy denies the calls that [Protected] marks.
@@ -89,8 +89,8 @@ func entryOf(tool hosttools.Tool) (string, error) {
 // unmarked is a condition that is true for calls that [Protected.Mark] has not marked.
 const unmarked = "!has(args." + hosttools.ProtectedFile + ")"
 
-// conditional returns an entry that allows calls for which the given condition is true, and applies the given action to
-// other calls. If rate is 0, the allowed calls are not limited.
+// conditional returns an entry that allows calls for which the condition is true, and applies the action to other
+// calls. If rate is 0, the allowed calls are not limited.
 func conditional(condition string, rate int, action, reason string) string {
 	limit := ""
 	if rate > 0 {

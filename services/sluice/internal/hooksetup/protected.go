@@ -31,20 +31,20 @@ type Protected struct {
 	Data string
 }
 
-// settingsPatterns match the last elements of the paths of clients' settings files. They are used in addition to the
-// files that [clientconfig] knows.
+// settingsPatterns match the last elements of the paths of clients' settings files. They complement the files that
+// [clientconfig] knows.
 var settingsPatterns = []string{
 	".claude.json", ".claude/settings*.json", ".gemini/settings.json", ".gemini/trustedfolders.json", ".gemini/.env",
 }
 
-// settingsDirs lists directories that clients read wherever they are. The files in them can define MCP servers, hooks
+// settingsDirs contains directories that clients read at any location. The files in them can define MCP servers, hooks
 // and shell commands.
 var settingsDirs = []string{
 	".claude/agents", ".claude/commands", ".claude/plugins", ".claude/skills", ".claude/workflows",
 	".gemini/agents", ".gemini/commands", ".gemini/extensions", ".gemini/policies", ".codex",
 }
 
-// clientDirs contains the default names of the directories in which TargetOf finds the clients' settings. Environment
+// clientDirs contains the default names of the directories for clients' settings, which TargetOf uses. Environment
 // variables can name other directories.
 var clientDirs = map[string]string{"claude-code": ".claude", hosttools.Codex: ".codex", "gemini": ".gemini"}
 
@@ -53,11 +53,11 @@ const maxLinks = 255
 
 var errLinks = errors.New("the path has too many symbolic links")
 
-// unknown is used as the path of a protected file if the arguments of a call do not name the file.
+// unknown is the result of find if the arguments of a call do not name the file.
 const unknown = "unknown, because the arguments do not name the file"
 
 // Mark returns the arguments of a call. It adds [hosttools.ProtectedFile] if the call would change a protected file or
-// read a secret, or if the arguments do not name a file. The given directory is the client's working directory.
+// read a secret, or if the arguments do not name a file. The parameter dir is the client's working directory.
 func (p Protected) Mark(dir, tool string, arguments jsontext.Value) (jsontext.Value, error) {
 	if !filepath.IsAbs(dir) {
 		dir, _ = os.Getwd() // if this fails, relative paths count as paths below the root
@@ -88,7 +88,7 @@ func (p Protected) Mark(dir, tool string, arguments jsontext.Value) (jsontext.Va
 	return json.Marshal(all, json.Deterministic(true))
 }
 
-// targetsOf returns the paths of the files that a call changes, in the form in which the arguments contain them.
+// targetsOf returns the paths of the files that a call changes, as written in the arguments.
 func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 	var a struct {
 		File     string `json:"file_path"`
@@ -112,8 +112,8 @@ func targetsOf(tool string, arguments jsontext.Value) (out []string) {
 	return out
 }
 
-// find returns the protected path to which the first protected target leads. It returns "" if no target is protected.
-// If there are no targets, it returns the constant unknown.
+// find returns the protected path to which the first protected target leads, or "" if no target is protected. If there
+// are no targets, it returns the constant unknown.
 func (p Protected) find(dir string, targets []string, isProtected func(form string) bool) string {
 	if len(targets) == 0 {
 		return unknown
@@ -128,8 +128,8 @@ func (p Protected) find(dir string, targets []string, isProtected func(form stri
 	return ""
 }
 
-// forms returns the absolute paths to which a client may resolve a path. There are several, because clients remove `..`
-// either before or after they follow symbolic links, and some clients replace `~`.
+// forms returns the absolute paths to which a client can resolve a path. There can be several, because clients remove
+// `..` before or after they follow symbolic links, and some clients replace `~`.
 func (p Protected) forms(dir, target string) (out []string) {
 	starts := []string{target, strings.TrimSpace(target)}
 	if rest, ok := strings.CutPrefix(strings.TrimSpace(target), "~"); ok {
@@ -146,9 +146,9 @@ func (p Protected) forms(dir, target string) (out []string) {
 	return slices.Compact(out)
 }
 
-// paths returns the protected paths: Sluice's own files, the clients' files that belong to the user, and the clients'
-// files in the working directory and in all directories above it. For a path with symbolic links, it also returns the
-// resolved path.
+// paths returns the protected paths. These are Sluice's own files, the clients' files of the user, and the clients'
+// files in the working directory and all its parents. For a path with symbolic links, paths also returns the resolved
+// path.
 func (p Protected) paths(dir string) []string {
 	out := slices.Clone(p.Own)
 	for _, c := range clientconfig.Clients() {
@@ -181,8 +181,8 @@ func (p Protected) paths(dir string) []string {
 	return out
 }
 
-// physical returns an absolute path with all symbolic links resolved. Elements that do not exist stay in the path. If
-// the links form a loop, physical returns the path itself, because no program can open the file in that case.
+// physical resolves all symbolic links in an absolute path. It keeps elements that do not exist. If the links form a
+// loop, physical returns the path itself, because no program can open the file.
 func physical(name string) string {
 	if real, err := resolve(name); err == nil {
 		return real
@@ -227,9 +227,9 @@ func resolve(name string) (string, error) {
 	return at, nil
 }
 
-// folded returns a form of a path that is the same for all paths that a file system may treat as equal. Some file
-// systems ignore case, differences between compatible characters, and invisible characters. Windows also ignores dots
-// and spaces at the end of a name, and the name of a stream after a colon.
+// folded returns the same string for all paths that a file system may treat as equal. Some file systems ignore case,
+// differences between compatible characters, and invisible characters. Windows also ignores dots and spaces at the end
+// of a name, and the name of a stream after a colon.
 func folded(name string) string {
 	name = strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) {
@@ -259,8 +259,8 @@ func isWithin(name string, paths []string) bool {
 	})
 }
 
-// matchesSettings reports whether a path can be a client's settings file, or can be below a directory that clients
-// read, wherever that directory is.
+// matchesSettings reports whether a path can be a client's settings file, or can be below a directory that clients read
+// at any location.
 func (p Protected) matchesSettings(name string) bool {
 	elements := strings.Split(folded(name), "/")
 	for _, dir := range settingsDirs {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/hosttools"
 )
 
-// readsOf returns the paths of the files and directories that a call reads, in the form in which the arguments contain
-// them. A search also reads the content of a directory, but readsOf returns only the directory itself.
+// readsOf returns the paths of the files and directories that a call reads, as written in the arguments. For a search,
+// readsOf returns only the directory, although the search also reads its content.
 func readsOf(tool string, arguments jsontext.Value) (out []string) {
 	var all map[string]any
 	if err := json.Unmarshal(arguments, &all); err != nil {
@@ -49,7 +49,7 @@ func literal(pattern string) string {
 	return pattern
 }
 
-// inDirectory adds a directory before a relative path. It returns other paths unchanged.
+// inDirectory prepends a directory to a relative path. It returns other paths unchanged.
 func inDirectory(dir, path string) string {
 	if filepath.IsAbs(path) || strings.HasPrefix(path, "~") {
 		return path

@@ -15,15 +15,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/configedit"
 )
 
-// A Record describes what Install has changed, so that Remove can undo the change. It contains no content of the file.
+// A Record describes the changes by Install, so that Remove can undo them. It contains no content of the file.
 type Record struct {
 	Client  string `json:"client"`
 	Path    string `json:"path"`
 	Project string `json:"project,omitzero"`
 	// Missing is true if the file did not exist before Install, and only Install has added content to it.
 	Missing bool `json:"missing,omitzero"`
-	// Before is the digest of the file before Install. If several installs in a row were the only changes to the file,
-	// it is the digest before the first of them.
+	// Before is the digest of the file before Install. If consecutive installs were the only changes to the file, Before
+	// is the digest before the first of them.
 	Before string `json:"before,omitzero"`
 	// After is the digest of the file after the newest call to Install.
 	After string `json:"after"`
@@ -40,9 +40,9 @@ type Step struct {
 	Parent bool `json:"parent,omitzero"`
 }
 
-// keep adds the steps of an earlier call to Install that registered another path of the program. The earlier steps stay
-// valid even if other programs have changed the file, because a manifest is used only if the file has exactly the
-// content that the step wrote, and only empty lists are removed.
+// keep adds the steps from an earlier call to Install that registered another path for the program. The earlier steps
+// stay valid even if other programs have changed the file. A manifest is used only if the file has exactly the content
+// that the step wrote, and Remove removes only empty lists.
 func (r *Record) keep(earlier []Step) {
 	for _, step := range earlier {
 		i := slices.IndexFunc(r.Steps, func(s Step) bool { return s.Event == step.Event })

@@ -1,7 +1,7 @@
-// Package localconfig reads the configuration in the working directory of a command. The file may be untrusted, because
-// it may come from a cloned repository, or several users may write to the directory. Therefore the file is read only
-// once, and only if no other user can write to it. The package also stores the digests of the files that the user has
-// agreed to use.
+// Package localconfig reads the configuration file in the working directory of a command. The file may be untrusted,
+// because it may come from a cloned repository, or because other users can write to the directory. Therefore the file
+// is read only once, and only if no other user can write to it. The package also stores the digests of the files that
+// the user has agreed to use.
 package localconfig
 
 import (
@@ -15,12 +15,12 @@ import (
 // Name is the name of the file.
 const Name = "sluice.yaml"
 
-// maxBytes is the maximum size of the file, in bytes. A larger file is refused.
+// maxBytes is the maximum size of the file in bytes. A larger file is refused.
 const maxBytes = 1 << 20
 
 // UntrustedError is the reason why an existing file was not read.
 type UntrustedError struct {
-	// Why is the problem with the file or its directory. Do is how the user can correct the problem. It may be empty.
+	// Why is the problem with the file or its directory. Do says how the user can correct the problem, or is empty.
 	Why, Do string
 }
 
@@ -53,7 +53,8 @@ func OpenAgreed() (Agreed, error) {
 	return Agreed{filepath.Join(dir, "sluice", "agreed")}, nil
 }
 
-// Has reports whether the user has agreed to a digest. It returns false if another user may have stored the agreement.
+// Has reports whether the user has agreed to a digest. It returns false if another user could have stored the
+// agreement.
 func (a Agreed) Has(digest string) bool {
 	if a.dir == "" {
 		return false

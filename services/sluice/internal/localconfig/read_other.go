@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Read returns an [UntrustedError] if the file exists, because the package can't check on this system who may write to
+// Read returns an [UntrustedError] if the file exists, because on this system the package can't check who may write to
 // the file.
 func Read(dir string) ([]byte, error) {
 	if _, err := os.Lstat(filepath.Join(dir, Name)); errors.Is(err, fs.ErrNotExist) {

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupOrOtherWrite contains the write permissions of the group and of others. If an access control list gives another
-// user write access, the write permission of the group is also set.
+// groupOrOtherWrite is the write permission of the group and of others. If an access control list gives another user
+// write access, the group's write permission is also set.
 const groupOrOtherWrite = 0o022
 
-// Read returns the content of the file in a directory. It returns [fs.ErrNotExist] if there is no file. It returns an
+// Read returns the content of the file in a directory, or [fs.ErrNotExist] if there is no file. It returns an
 // [UntrustedError] if the directory or the file belongs to another user, or if another user may write to it. Read
 // checks the file after opening it, so the file can't be replaced between the check and the read. It does not follow a
 // symbolic link.

@@ -1,5 +1,5 @@
 // Package notices notifies the user of this machine about calls that wait for approval. Notices consist of fixed words,
-// counts and identifiers. Strings from agents and servers may be passed only on the standard input of a command.
+// counts and identifiers. Strings from agents and servers may be passed to a command only on its standard input.
 package notices
 
 import (
@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// maxCommands is the maximum number of commands that run at the same time. maxQueued is the maximum number of
-	// further jobs that wait.
+	// maxCommands is the maximum number of commands that run at the same time. maxQueued is the maximum number of waiting
+	// jobs.
 	maxCommands = 4
 	maxQueued   = 100
 	// commandTimeout limits how long a command may run.
 	commandTimeout = 30 * time.Second
-	// outputDelay is how long output is still copied if a command has exited but has left other processes running.
+	// outputDelay is how long output is still copied after a command has exited if other processes still hold its output.
 	outputDelay = time.Second
 )
 
@@ -44,8 +44,8 @@ type Commands struct {
 	workers sync.WaitGroup
 }
 
-// StartCommands returns a Commands that runs argv until ctx is done. The writer receives the output of the command, and
-// one line for each run that fails. The writer must be safe for concurrent use. The caller must cancel ctx and call
+// StartCommands returns a Commands that runs argv until ctx is done. The writer output receives the command's output,
+// and one line for each failed run. It must be safe for concurrent use. The caller must cancel ctx and call
 // [Commands.Wait].
 func StartCommands(ctx context.Context, argv []string, output io.Writer) (*Commands, error) {
 	if _, err := exec.LookPath(argv[0]); err != nil {
@@ -62,7 +62,7 @@ func startCommands(ctx context.Context, argv []string, output io.Writer, timeout
 	return c
 }
 
-// Add adds a job, unless too many jobs are already waiting. It reports whether it added the job.
+// Add adds a job, and reports whether it did. It does not add the job if too many jobs are waiting.
 func (c *Commands) Add(j Job) bool {
 	select {
 	case c.queue <- j:
@@ -91,7 +91,7 @@ func (c *Commands) work(ctx context.Context) {
 	}
 }
 
-// run runs the command once. If the run fails, it returns a description of the failure. Otherwise it returns "".
+// run runs the command once. It returns a description of the failure, or "" if the run succeeds.
 func (c *Commands) run(ctx context.Context, j Job) string {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
@@ -102,7 +102,7 @@ func (c *Commands) run(ctx context.Context, j Job) string {
 	err := cmd.Run()
 	exit, exited := errors.AsType[*exec.ExitError](err)
 	switch {
-	case err == nil, errors.Is(err, exec.ErrWaitDelay): // a process that the command left behind has its output open
+	case err == nil, errors.Is(err, exec.ErrWaitDelay): // a process that the command left behind still holds the output
 		return ""
 	case ctx.Err() != nil:
 		return fmt.Sprintf("was stopped, because it did not end within %v", c.timeout)

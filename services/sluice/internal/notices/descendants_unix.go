@@ -7,8 +7,7 @@ import (
 	"syscall"
 )
 
-// killDescendants makes sure that the processes that a command has started are killed with the command when its context
-// is done.
+// killDescendants makes a command's descendants die with the command when its context is done.
 func killDescendants(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -9,14 +9,14 @@ import (
 
 const (
 	desktopTitle = "Sluice"
-	// desktopTimeout limits how long showing one notice may take.
+	// desktopTimeout limits how long it may take to show one notice.
 	desktopTimeout = 5 * time.Second
 )
 
 // A Desktop shows notices on the desktop of the user. The zero value is ready to use. A Desktop is not safe for
 // concurrent use.
 type Desktop struct {
-	// shown is the id of the previous notice on D-Bus, which the next notice replaces. It is 0 if there is no previous
+	// shown is the D-Bus id of the previous notice, which the next notice replaces. It is 0 if there is no previous
 	// notice.
 	shown uint32
 }
@@ -31,11 +31,11 @@ func (d *Desktop) Show(ctx context.Context, body string) error {
 	return nil
 }
 
-// A program describes how to start a program of the system that shows a notice.
+// A program describes how to start a system program that shows a notice.
 type program struct{ argv, env []string }
 
-// appleScript returns a program that runs an AppleScript. The script gets the body and the title as arguments, so that
-// they are not part of the script itself.
+// appleScript returns a program that runs an AppleScript. It passes the body and the title as arguments, so that they
+// do not become part of the script.
 func appleScript(body string) program {
 	return program{argv: []string{
 		"/usr/bin/osascript", "-e", "on run argv", "-e", "display notification (item 1 of argv) with title (item 2 of argv)", "-e", "end run", body, desktopTitle,
@@ -54,8 +54,8 @@ $lines = $toast.GetElementsByTagName('text')
 $sender = '{1AC14E77-02E7-4E5D-B744-2EB1AE5198B7}\WindowsPowerShell\v1.0\powershell.exe'
 [Windows.UI.Notifications.ToastNotificationManager]::CreateToastNotifier($sender).Show([Windows.UI.Notifications.ToastNotification]::new($toast))`
 
-// powerShell returns a program that runs toastScript. The script gets the body and the title in environment variables,
-// so that they are not part of the script itself. The parameter windows is the path of the Windows directory.
+// powerShell returns a program that runs toastScript. It passes the body and the title in environment variables, so
+// that they do not become part of the script. The parameter windows is the path of the Windows directory.
 func powerShell(windows, body string) program {
 	return program{
 		argv: []string{windows + `\System32\WindowsPowerShell\v1.0\powershell.exe`, "-NoProfile", "-NonInteractive", "-Command", strings.ReplaceAll(toastScript, "\n", "; ")},

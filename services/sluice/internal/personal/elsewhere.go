@@ -22,8 +22,8 @@ type Elsewhere struct {
 	dir string
 }
 
-// Elsewhere returns the remote mesh at a URL, which may end with /mcp. The URL must begin with https, unless its host
-// is this machine.
+// Elsewhere returns the remote mesh at a URL, which may end with /mcp. The URL must begin with https unless its host is
+// this machine.
 func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -56,20 +56,18 @@ func (p Paths) Elsewhere(text string) (Elsewhere, error) {
 // plainHost matches IP addresses and host names in ASCII.
 var plainHost = regexp.MustCompile(`^[A-Za-z0-9._:-]+$`)
 
-// IsCleartext reports whether the token is sent without TLS. This is possible only if the URL names a port of this
-// machine.
+// IsCleartext reports whether the token is sent without TLS. This is possible only if the mesh is on this machine.
 func (e Elsewhere) IsCleartext() bool { return strings.HasPrefix(e.URL, "http://") }
 
 // Token returns the path of the file that contains a client's token for this mesh.
 func (e Elsewhere) Token(client string) string { return filepath.Join(e.dir, client) }
 
-// Authority returns the path of the file that contains the certificate authority of this mesh. The file exists only if
-// the mesh has its own certificate authority. The path can't be the path of a token, because no client has the name
-// ca.pem.
+// Authority returns the path of the file with the certificate authority of this mesh. The file exists only if the mesh
+// has its own certificate authority. The path can't be the path of a token, because no client has the name ca.pem.
 func (e Elsewhere) Authority() string { return filepath.Join(e.dir, "ca.pem") }
 
-// Address returns the path of the file that contains the URL of this mesh. The file must exist before a token is read.
-// The path can't be the path of a token, because no client has the name mesh.url.
+// Address returns the path of the file with the URL of this mesh. The file must exist before a token is read. The path
+// can't be the path of a token, because no client has the name mesh.url.
 func (e Elsewhere) Address() string { return filepath.Join(e.dir, "mesh.url") }
 
 // ReadToken returns the content of the file that contains a client's token. If the directory does not belong to the URL

@@ -66,8 +66,8 @@ func (p Paths) OperatorToken() string { return filepath.Join(p.Data, "tokens", "
 
 var clientName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,31}$`)
 
-// CheckClient returns an error unless a string is a valid client name, which consists of 1 to 32 lower-case letters,
-// digits or hyphens. A name that passes this check is a safe file name.
+// CheckClient returns an error unless a string is a valid client name. Such a name has 1 to 32 lower-case letters,
+// digits or hyphens, so it is also a safe file name.
 func CheckClient(name string) error {
 	if !clientName.MatchString(name) {
 		return fmt.Errorf("%q is not the name of a client: use 1 to 32 lower-case letters, digits or hyphens, such as claude-code", name)

@@ -12,8 +12,8 @@ import (
 // errNotRegular is the error for a directory, a pipe, a device or a socket.
 var errNotRegular = errors.New("it is not a regular file")
 
-// Read returns the content of a regular file. It follows symbolic links. It returns an error if the file is not
-// regular, or has more than maximum bytes.
+// Read returns the content of a regular file. It follows symbolic links. It returns an error if the file is not regular
+// or has more than maximum bytes.
 func Read(path string, maximum int64) ([]byte, error) {
 	info, err := os.Stat(path) // check before opening, because opening a device can have effects
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// maxResponse is the maximum size of a message from the gateway, in bytes. It is the maximum size of a message that
-	// the gateway accepts from a server, plus 1 MiB for the data that the gateway adds.
+	// maxResponse is the maximum size of a message from the gateway in bytes. It is the maximum size that the gateway
+	// accepts from a server, plus 1 MiB for the data that the gateway adds.
 	maxResponse = 17 << 20
 	// minRetryWait and maxRetryWait are the minimum and the maximum delay before an ended stream is opened again. The
 	// relay doubles the delay with each attempt until an event arrives.
@@ -37,10 +37,10 @@ type rpcError struct{ raw jsontext.Value }
 
 func (e *rpcError) Error() string { return string(e.raw) }
 
-// send sends one HTTP request in a session. If last is not empty, the server continues a stream after the event with
-// this ID.
+// send sends one HTTP request in a session. If last is not empty, it is the ID of the event after which the server
+// continues a stream.
 func (r *Relay) send(ctx context.Context, method string, body []byte, in session, last string) (*http.Response, error) {
-	url, err := r.cfg.Endpoint(ctx, method == http.MethodPost) // only a message of the client may start the mesh
+	url, err := r.cfg.Endpoint(ctx, method == http.MethodPost) // only a message from the client may start the mesh
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (
 	return answered, err
 }
 
-// storeSession stores the session that the response to an initialize request opens. The ID of the session is the
+// storeSession stores the session that the response to an initialize request opens. The session's ID is the
 // Mcp-Session-Id of the HTTP response.
 func (r *Relay) storeSession(answer *message, id string) {
 	if id == "" {
@@ -160,8 +160,8 @@ func readEvents(body io.Reader, take func(sse.Event)) error {
 	return nil
 }
 
-// reopen opens a session that replaces a session that has ended. It sends the initialize request and the initialized
-// notification of the client again. The client does not notice this, because its own session over stdio continues.
+// reopen opens a session to replace a session that has ended. It sends the client's initialize request and initialized
+// notification again. The client does not notice this, because its own session over stdio continues.
 func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -206,8 +206,7 @@ func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	return fresh, nil
 }
 
-// deleteSession ends a session with a DELETE request. It ignores errors, because the gateway ends idle sessions by
-// itself.
+// deleteSession ends a session with a DELETE request. It ignores errors, because the gateway ends idle sessions anyway.
 func (r *Relay) deleteSession(ctx context.Context, in session) {
 	if in.id == "" {
 		return
@@ -235,9 +234,9 @@ func (r *Relay) listenLocked(all context.Context) {
 	r.streams.Go(func() { r.readStream(all, ctx, in) })
 }
 
-// readStream writes the events of a session's GET stream to the client, until ctx is done. It returns early if the
-// server has no stream. If the stream ends, readStream opens it again, and continues after the last event. If the mesh
-// no longer has the session, readStream opens another session.
+// readStream writes the events in a session's GET stream to the client until ctx is done. It returns early if the
+// server has no stream. If the stream ends, readStream opens it again and continues after the last event. If the mesh
+// has lost the session, readStream opens another session.
 func (r *Relay) readStream(all, ctx context.Context, in session) {
 	last, wait := "", minRetryWait
 	for {
@@ -248,7 +247,7 @@ func (r *Relay) readStream(all, ctx context.Context, in session) {
 		if err == nil {
 			switch status := resp.StatusCode; {
 			case status == http.StatusOK:
-				_ = readEvents(resp.Body, func(e sse.Event) { // an error is ignored, because a stream that ended is opened again in any case
+				_ = readEvents(resp.Body, func(e sse.Event) { // after an error, the stream is opened again too
 					last, wait = cmp.Or(e.LastEventID, last), minRetryWait
 					if e.Data != "" {
 						r.write([]byte(e.Data))

@@ -1,6 +1,6 @@
-// Package relay connects an MCP client to the mesh if the client supports only the stdio transport. It reads the
-// client's messages, one per line, and sends them to an endpoint over Streamable HTTP. It writes the responses back
-// (MCP 2025-11-25, Transports). It does not change the messages.
+// Package relay connects an MCP client that supports only the stdio transport to the mesh. It reads the client's
+// messages, one per line, and sends them to an endpoint over Streamable HTTP. It writes the responses back (MCP
+// 2025-11-25, Transports). It does not change the messages.
 package relay
 
 import (
@@ -27,19 +27,17 @@ const (
 
 // Config configures a Relay. All fields except NewToken are required.
 type Config struct {
-	// Endpoint returns the URL of a server behind the mesh. If the parameter start is true and the mesh is not running,
-	// Endpoint may start the mesh. Endpoint is called before each request, because the mesh may have another address
-	// after a restart.
+	// Endpoint returns the URL of a server behind the mesh. If start is true and the mesh is not running, Endpoint may
+	// start the mesh. Endpoint is called before each request, because the mesh may have another address after a restart.
 	Endpoint func(ctx context.Context, start bool) (string, error)
 	// Token is the agent's token.
 	Token string
-	// NewToken is the command that stores another token. If it is not empty, it is part of the error that the client
-	// gets if the mesh refuses the token.
+	// NewToken is the command that stores another token. If it is not empty, the error for a refused token contains it.
 	NewToken string
 	// Client sends the requests. Use [tokenhttp.New], which protects the token. The client must have no timeout,
 	// because calls may take a long time.
 	Client *http.Client
-	// Log receives failures for which the client can't get a response.
+	// Log receives failures for which the client gets no response.
 	Log *slog.Logger
 }
 
@@ -49,16 +47,16 @@ type Relay struct {
 
 	outMu  sync.Mutex // guards output
 	output io.Writer
-	// cancel makes Run return an error if the client no longer reads.
+	// cancel makes Run return an error if the client stops reading.
 	cancel context.CancelCauseFunc
 
 	mu sync.Mutex
-	// initialize and initialized are the client's initialize request and initialized notification. The relay sends them
+	// initialize and initialized are the client's initialize request and initialized notification, which the relay sends
 	// again to reopen a session. They are nil until the client has sent them.
 	initialize, initialized []byte
 	current                 session // the zero value while no session is open
-	// stopListening stops reading the GET stream of the current session. The field streams counts the goroutines that
-	// read GET streams, so that Run can wait for them.
+	// stopListening stops reading the GET stream of the current session. streams counts the goroutines that read GET
+	// streams, so that Run can wait for them.
 	stopListening context.CancelFunc
 	streams       sync.WaitGroup
 }
@@ -66,7 +64,7 @@ type Relay struct {
 // A session is an MCP session at the gateway, with its protocol version. The zero value means that there is no session.
 type session struct{ id, version string }
 
-// A message contains the members of a JSON-RPC message that the relay uses.
+// A message contains those members of a JSON-RPC message that the relay uses.
 type message struct {
 	ID     jsontext.Value `json:"id,omitzero"`
 	Method string         `json:"method"`
@@ -84,7 +82,7 @@ func (m *message) isResponseTo(other *message) bool {
 }
 
 // Run relays messages until the client's output ends and all requests have received their responses. It returns an
-// error if ctx is done first, if the client no longer reads, or if a line is too long. Before it returns, Run ends the
+// error if ctx is done first, if the client stops reading, or if a line is too long. Before it returns, Run ends the
 // session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.Endpoint == nil || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
@@ -171,8 +169,8 @@ func (r *Relay) forward(ctx context.Context, line []byte, m *message) {
 	r.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, rpcErr.raw))
 }
 
-// currentSession returns the session in which a message is sent. It stores an initialize request and an initialized
-// notification, so that reopen can send them again. An initialize request starts without a session.
+// currentSession returns the session for a message. It stores an initialize request and an initialized notification, so
+// that reopen can send them again. An initialize request has no session.
 func (r *Relay) currentSession(line []byte, m *message) session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,8 +195,8 @@ func internalError(err error) jsontext.Value {
 	return raw
 }
 
-// write writes a message to the client as one line. It replaces line breaks with spaces. This does not change the
-// message, because JSON allows line breaks only between tokens.
+// write writes a message to the client as one line. It replaces line breaks with spaces, which does not change the
+// meaning because JSON allows line breaks only between tokens.
 func (r *Relay) write(text []byte) {
 	line := append(bytes.Clone(bytes.TrimSpace(text)), '\n')
 	for i, c := range line[:len(line)-1] {

@@ -1,6 +1,6 @@
-// Package running finds the running mesh of a person. A mesh that uses free ports announces its addresses in its data
-// directory, and holds a lock as long as it is running. If the lock is not held, the addresses are not used, because
-// another program may be using the ports by now.
+// Package running finds a person's running mesh. A mesh that uses free ports announces its addresses in its data
+// directory, and holds a lock while it is running. If the lock is not held, the addresses are not used, because another
+// program may be using the ports.
 package running
 
 import (
@@ -28,9 +28,9 @@ type Mesh struct {
 	// OnDemand is true if a client started the mesh. Such a mesh exits when it is idle.
 	OnDemand bool   `json:"on_demand"`
 	Version  string `json:"version"`
-	// Started is the time at which the mesh was ready.
+	// Started is the time when the mesh was ready.
 	Started time.Time `json:"started"`
-	// Idle is how long a mesh that a client started stays without clients before it exits, such as 30m0s.
+	// Idle is how long a mesh that a client started runs without clients before it exits, such as 30m0s.
 	Idle string `json:"idle,omitzero"`
 }
 
@@ -42,19 +42,18 @@ const (
 	lockRetry = 5 * time.Millisecond
 )
 
-// An Announcement says which process is running the mesh of a data directory.
+// An Announcement tells other processes that this process runs the mesh of a data directory.
 type Announcement struct {
 	path string
 	lock *flock.Flock
 }
 
 // Announce announces that this process is running the mesh of a data directory. The caller must have locked the
-// directory with [datadir.Open]. If another mesh has not withdrawn its announcement yet, Announce waits until it has,
-// or until ctx is done.
+// directory with [datadir.Open]. If another mesh has not withdrawn its announcement yet, Announce waits for this, or
+// until ctx is done.
 func Announce(ctx context.Context, data string, m Mesh) (*Announcement, error) {
 	a := &Announcement{filepath.Join(data, addressesFile), flock.New(filepath.Join(data, lockFile), flock.SetPermissions(0o600))}
-	// The addresses of a killed mesh must be removed before this process holds the lock. Otherwise Find would return
-	// them.
+	// The addresses of a killed mesh must be removed before this process holds the lock. Otherwise Find would return them.
 	if err := os.Remove(a.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("announce the addresses of the mesh: %w", err)
 	}

@@ -10,8 +10,8 @@ import (
 // sealedVersion is the first byte of a sealed value. It selects AES-256-GCM with a random nonce.
 const sealedVersion = 1
 
-// Seal encrypts a value with a key of a [Store]. The purpose, such as the path of a file, is neither secret nor part of
-// the result. [OpenSealed] succeeds only with the same purpose.
+// Seal encrypts a value with a key from a [Store]. The purpose, such as the path of a file, is neither secret nor part
+// of the result. [OpenSealed] succeeds only with the same purpose.
 func Seal(key, value []byte, purpose string) ([]byte, error) {
 	sealer, err := newSealer(key)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/keychain"
 )
 
-// Kind is the place where a [Store] stores secrets.
+// Kind is the kind of place in which a [Store] stores secrets.
 type Kind string
 
 // These are the kinds of stores.
@@ -45,15 +45,15 @@ const (
 // ErrNoKey means that a store has no key with the given name.
 var ErrNoKey = errors.New("the key does not exist")
 
-// Store stores secrets. Its methods may be called concurrently, even by several processes. The exception is
-// [Store.Key], which only one process may call at a time.
+// Store stores secrets. Its methods may be called concurrently, even by several processes. Only [Store.Key] must not be
+// called by several processes at the same time.
 type Store struct {
 	data string
 	kind Kind
 }
 
-// Open returns the store for the data directory of a mesh, which must be an absolute path. It selects the keychain if a
-// random value can be stored, read and deleted there within 3 s and before ctx is done. Otherwise it selects files in
+// Open returns the store for a mesh's data directory, which must be an absolute path. It uses the keychain if a random
+// value can be stored, read and deleted there within 3 s and before ctx is done. Otherwise it uses files in
 // DATA/secrets and logs the reason.
 func Open(ctx context.Context, data string, log *slog.Logger) (*Store, error) {
 	s, err := OpenKind(data, Keychain)
@@ -81,7 +81,7 @@ func OpenKind(data string, kind Kind) (*Store, error) {
 	return &Store{data: filepath.Clean(data), kind: kind}, nil
 }
 
-// Kind returns the kind of the store. Even a store of the kind Keychain uses files for values that are too large for
+// Kind returns the kind of the store. A store of the kind Keychain also uses files, for values that are too large for
 // the keychain.
 func (s *Store) Kind() Kind { return s.kind }
 
@@ -144,8 +144,8 @@ func (s *Store) fitsKeychain(value string) bool {
 	return s.kind == Keychain && len(value) <= keychain.MaxBytes
 }
 
-// Delete deletes the secret with a reference that [Store.Put] returned. The reference may come from a store of another
-// kind with the same data directory. Delete refuses all other references. It succeeds if the secret does not exist.
+// Delete deletes the secret with a reference from [Store.Put]. The reference may come from a store of another kind with
+// the same data directory. Delete refuses all other references. It succeeds if the secret does not exist.
 func (s *Store) Delete(ctx context.Context, reference string) error {
 	entry, inKeychain := strings.CutPrefix(strings.TrimSuffix(reference, "}"), "${keychain:")
 	path, inFile := strings.CutPrefix(strings.TrimSuffix(reference, "}"), "${file:")
@@ -242,8 +242,8 @@ func (s *Store) remove(ctx context.Context, server, name string) error {
 	return nil
 }
 
-// PutSession stores the token of a person's session. It replaces a token with the same name. The name follows the same
-// rules as for [Store.Key].
+// PutSession stores the token of a person's session. It replaces a token with the same name. The rules for names are
+// the same as for [Store.Key].
 func (s *Store) PutSession(ctx context.Context, name, token string) error {
 	if err := checkKey(name); err != nil {
 		return err
@@ -272,8 +272,8 @@ func (s *Store) DeleteSession(ctx context.Context, name string) error {
 	return s.remove(ctx, sessionServer, name)
 }
 
-// RemoveLeftovers removes temporary files that contain secrets and that killed processes left behind. No other process
-// may store secrets at the same time.
+// RemoveLeftovers removes temporary files with secrets that killed processes left behind. No other process may store
+// secrets at the same time.
 func (s *Store) RemoveLeftovers() error {
 	root := os.DirFS(filepath.Join(s.data, folder))
 	found, err := fs.Glob(root, "*/"+temporary)

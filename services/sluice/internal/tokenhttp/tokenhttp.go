@@ -1,5 +1,5 @@
-// Package tokenhttp sends the HTTP requests that contain a caller's token. It sends the token to another machine only
-// with TLS, except to the host that the parameter cleartextTo of [New] names. It does not follow redirects.
+// Package tokenhttp sends HTTP requests that contain a caller's token. It sends the token to other machines only with
+// TLS. The only exception is the host in the parameter cleartextTo of [New]. It does not follow redirects.
 package tokenhttp
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// maxTarget is the maximum length of an untrusted string in an error message, in bytes.
+// maxTarget is the maximum length in bytes of an untrusted string in an error message.
 const maxTarget = 200
 
 // RefusedError is the reason why a request was not sent or a redirect was not followed. The token was not sent to the
@@ -99,8 +99,8 @@ func portOf(u *url.URL) string {
 	return "80"
 }
 
-// redirectError returns an error that contains the target of a redirect. It omits the user, the query and the fragment
-// of the target, because they may contain secrets.
+// redirectError returns an error that contains the target of a redirect. It omits the target's user, query and
+// fragment, because they may contain secrets.
 func redirectError(from *url.URL, resp *http.Response) error {
 	target := "nowhere"
 	if to, err := resp.Location(); err == nil {

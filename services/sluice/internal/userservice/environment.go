@@ -8,17 +8,17 @@ import (
 // variable is an environment variable of the service.
 type variable struct{ Name, Value string }
 
-// inherited lists the variables that the service gets from the environment of the process that calls Install. A service
-// does not get the variables of the person's shell, but servers need PATH to find programs such as npx. Variables of
-// the session, such as DBUS_SESSION_BUS_ADDRESS, come from the service manager.
+// inherited contains the variables that the service gets from the environment of the process that calls Install. A
+// service does not get the variables of the person's shell, but servers need PATH to find programs such as npx.
+// Variables of the session, such as DBUS_SESSION_BUS_ADDRESS, come from the service manager.
 var inherited = []string{
 	"PATH", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME",
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 	"SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
 }
 
-// environment returns the variables of the service. It returns an error if a variable has a value that the service's
-// definition can't or should not contain.
+// environment returns the variables for the service. It returns an error for a value that the service's definition
+// can't or should not contain.
 func (s *Service) environment() ([]variable, error) {
 	var out []variable
 	for _, name := range inherited {

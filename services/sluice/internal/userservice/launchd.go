@@ -28,7 +28,7 @@ func (m launchd) body(env []variable) (string, error) {
 <dict>
 `)
 	fmt.Fprintf(&b, "\t<key>Label</key>\n\t<string>%s</string>\n\t<key>ProgramArguments</key>\n\t<array>\n", agentLabel)
-	// launchd does not limit the size of the log. Therefore the service logs only warnings and errors.
+	// launchd does not limit the size of the log, so the service logs only warnings and errors.
 	for _, arg := range []string{m.s.Program, "up", "--config", m.s.Config, "--log-level", "warn"} {
 		fmt.Fprintf(&b, "\t\t<string>%s</string>\n", escapeXML(arg))
 	}

@@ -17,15 +17,15 @@ type scheduler struct{ s *Service }
 
 func (m scheduler) path() string { return filepath.Join(m.s.Data, "service.xml") }
 
-// task returns the name of the task. The name contains the user, because the tasks of all users are in the same
+// task returns the name of the task. It contains the user's name, because the tasks of all users are in the same
 // directory.
 func (m scheduler) task() string {
 	return taskName + " of " + strings.NewReplacer(`\`, " ", "/", " ").Replace(m.s.User)
 }
 
-// body ignores the environment, because a task gets the variables that are set for the user and the system.
+// body ignores the environment, because a task gets the user's and the system's variables.
 //
-// Without conhost --headless, a console window would be open as long as the mesh is running.
+// Without conhost --headless, a console window would stay open while the mesh is running.
 func (m scheduler) body([]variable) (string, error) {
 	if strings.Contains(m.s.Program+m.s.Config, `"`) {
 		return "", fmt.Errorf("the path %s or %s has a quotation mark", m.s.Program, m.s.Config)
@@ -113,7 +113,7 @@ func (m scheduler) active(ctx context.Context) bool { return m.exists(ctx) }
 
 func (m scheduler) logCommand() string { return "" }
 
-// encodeUTF16 returns text in the encoding that schtasks reads: little endian, with a byte order mark and Windows line
+// encodeUTF16 returns text in the encoding for schtasks: little endian, with a byte order mark and Windows line
 // endings.
 func encodeUTF16(text string) []byte {
 	out := []byte{0xff, 0xfe}

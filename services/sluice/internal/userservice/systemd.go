@@ -24,12 +24,12 @@ func (m systemd) body(env []variable) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[Unit]\nDescription=Sluice, the mesh for your MCP clients\n")
 	fmt.Fprintf(&b, "ConditionPathExists=%s\n\n", escapeSpecifiers(m.s.Config))
-	// The colon disables the substitution of variables. Without it, systemd would interpret a $ in the path.
+	// The colon disables variable substitution. Without it, systemd would interpret a $ in the path.
 	fmt.Fprintf(&b, "[Service]\nExecStart=%s up --config %s\n", quoteUnit(":"+m.s.Program), quoteUnit(m.s.Config))
 	for _, v := range env {
 		fmt.Fprintf(&b, "Environment=%s\n", quoteUnit(v.Name+"="+v.Value))
 	}
-	// Only the mesh gets SIGTERM. The mesh itself stops its servers after their requests have ended.
+	// Only the mesh gets SIGTERM. The mesh stops its servers after their requests have ended.
 	b.WriteString("KillMode=mixed\nTimeoutStopSec=60\nRestart=on-failure\nRestartSec=5\n\n[Install]\nWantedBy=default.target\n")
 	return b.String(), nil
 }

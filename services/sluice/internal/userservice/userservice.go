@@ -1,6 +1,5 @@
-// Package userservice installs the mesh of one person as a service of that person: a systemd user unit on Linux, a
-// LaunchAgent on macOS, and a task that starts at log-on on Windows. A system service could not access the person's
-// keychain.
+// Package userservice installs a person's mesh as a service of that person: a systemd user unit on Linux, a LaunchAgent
+// on macOS, and a task that starts at log-on on Windows. A system service could not access the person's keychain.
 package userservice
 
 import (
@@ -19,28 +18,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// ErrForeign means that another program or a person has written or changed the file that defines the service.
+// ErrForeign means that the file that defines the service was written or changed by another program or a person.
 var ErrForeign = errors.New("was not written by this command, or was changed since")
 
 // ErrNoManager means that this session has no service manager.
 var ErrNoManager = errors.New("no manager of services")
 
-// A Service describes the service that runs the mesh of one person.
+// A Service is the service that runs a person's mesh.
 type Service struct {
 	// OS is the operating system, with a name as in [runtime.GOOS].
 	OS string
 	// Program, Config and Data are the absolute paths of the program, the configuration and the data directory.
 	Program, Config, Data string
-	// Home is the home directory of the person, and User is the user name. UID is the numeric user ID, which does not
-	// exist on Windows.
+	// Home is the person's home directory, and User is the user name. UID is the numeric user ID, which does not exist on
+	// Windows.
 	Home, User, UID string
 	// Getenv returns the value of an environment variable, as [os.Getenv] does.
 	Getenv func(string) string
-	// Run runs a program of the system and returns its output, as the function [Run] does.
+	// Run runs a system program and returns its output, like the function [Run].
 	Run func(ctx context.Context, name string, args ...string) (string, error)
 }
 
-// A State describes the file that defines the service, such as a systemd unit. The comments call this file the
+// A State is the state of the file that defines the service, such as a systemd unit. The comments call this file the
 // definition.
 type State int
 
@@ -52,11 +51,11 @@ const (
 	Current
 	// Outdated means that Install has written the definition with other values, such as another PATH.
 	Outdated
-	// Foreign means that another program or a person has written or changed the definition.
+	// Foreign means that the definition was written or changed by another program or a person.
 	Foreign
 )
 
-// Run runs a program of the system and returns its output. If the program fails, the error contains its output.
+// Run runs a system program and returns its output. If the program fails, the error contains its output.
 func Run(ctx context.Context, name string, args ...string) (string, error) {
 	raw, err := exec.CommandContext(ctx, name, args...).CombinedOutput() //nolint:gosec // the callers name a program of the system
 	out := strings.TrimSpace(string(raw))
@@ -142,8 +141,7 @@ func (s *Service) Definition() (string, error) {
 	return body + s.mark(body), nil
 }
 
-// State reports whether the definition in the file system is the one that Install would write, and who wrote it
-// otherwise.
+// State returns the state of the definition in the file system.
 func (s *Service) State() (State, error) {
 	want, err := s.Definition()
 	if err != nil {
@@ -206,7 +204,7 @@ func (s *Service) Install(ctx context.Context) error {
 	return m.start(ctx, state != Current)
 }
 
-// write creates the directory of the file that defines the service, with the usual permissions, and writes the file.
+// write writes the definition. It creates the directory of the definition with the usual permissions.
 func (s *Service) write(path string, raw []byte) error {
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
@@ -218,8 +216,8 @@ func (s *Service) write(path string, raw []byte) error {
 	return nil
 }
 
-// Remove stops the service and removes the file that defines it. It returns an error if the state of the file is
-// Foreign. It reports whether it removed the file, which is not the case if the file did not exist.
+// Remove stops the service and removes its definition. It returns an error if the state of the definition is Foreign.
+// It returns false if the definition did not exist.
 func (s *Service) Remove(ctx context.Context) (removed bool, err error) {
 	m, err := s.manager()
 	if err != nil {
@@ -273,8 +271,8 @@ func (s *Service) Status(ctx context.Context) (Status, error) {
 
 const markText = "written by `sluice service install`; sha256 of the lines above: "
 
-// mark returns the last line of a service's definition. The line contains a digest, so that changes to the definition
-// can be detected.
+// mark returns the last line of a definition. The line contains a digest, with which changes to the definition can be
+// detected.
 func (s *Service) mark(body string) string {
 	sum := sha256.Sum256([]byte(body))
 	if s.OS == "linux" {
@@ -283,7 +281,7 @@ func (s *Service) mark(body string) string {
 	return "<!-- " + markText + hex.EncodeToString(sum[:]) + " -->\n"
 }
 
-// isOurs reports whether Install wrote this definition of the service and the definition has not been changed since.
+// isOurs reports whether Install wrote this definition, and the definition has not been changed since.
 func (s *Service) isOurs(text string) bool {
 	last := strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n') + 1
 	return last > 0 && text[last:] == s.mark(text[:last])

@@ -139,13 +139,13 @@ var errDenied = errors.New("policy denied a call, and the agent's manifest has s
 func (s *Spec) Principal() *identityv1.Principal {
 	p := &identityv1.Principal{
 		Tenant: s.Creator.GetTenant(), Subject: Subject(s.Creator.GetTenant(), s.ID), Agent: s.Guest,
-		Owner: principal.Person(s.Creator).Subject, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
+		Owner: principal.Person(s.Creator).Subject, Person: principal.ActsFor(s.Creator).Subject, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
 	}
 	if s.Creator.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT { // a person is the owner, and is not in the chain
 		return p
 	}
 	direct := &identityv1.Principal{
-		Tenant: s.Creator.GetTenant(), Subject: s.Creator.GetSubject(), Agent: s.Creator.GetAgent(), Owner: s.Creator.GetOwner(),
+		Tenant: s.Creator.GetTenant(), Subject: s.Creator.GetSubject(), Agent: s.Creator.GetAgent(), Owner: s.Creator.GetOwner(), Person: s.Creator.GetPerson(),
 		Groups: s.Creator.GetGroups(), Role: s.Creator.GetRole(), TokenId: s.Creator.GetTokenId(), TokenCreated: s.Creator.GetTokenCreated(),
 		TokenCreatedBy: s.Creator.GetTokenCreatedBy(), Issuer: s.Creator.GetIssuer(), Client: s.Creator.GetClient(),
 		Scopes: s.Creator.GetScopes(), Servers: s.Creator.GetServers(), Actor: s.Creator.GetActor(),

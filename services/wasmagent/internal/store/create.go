@@ -44,8 +44,8 @@ func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentL
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO agents (id, made, version, tenant, owner, state, restorable, size, turn, holder, held, record, journal)
-			VALUES ($1, $2, 1, $3, $4, $5, 0, $6, 0, '', 0, $7, $8)`, c.ID, made, caller.GetTenant(), owner.Subject, int64(c.Record.GetState()), size(c.Record), text, c.Record.GetJournalId()); err != nil {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO agents (id, made, version, tenant, owner, state, restorable, size, turn, holder, held, record, journal, person)
+			VALUES ($1, $2, 1, $3, $4, $5, 0, $6, 0, '', 0, $7, $8, $9)`, c.ID, made, caller.GetTenant(), owner.Subject, int64(c.Record.GetState()), size(c.Record), text, c.Record.GetJournalId(), principal.ActsFor(caller).Subject); err != nil {
 			return err
 		}
 		for _, member := range append([]*identityv1.Principal{caller}, caller.GetChain()...) {

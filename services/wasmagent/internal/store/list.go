@@ -29,7 +29,8 @@ func countDescendants(ctx context.Context, tx *sqlstore.Tx, tenant, subject stri
 type Filter struct {
 	Tenant string
 	// Principal selects the agents that this principal has created, and the agents whose delegation chain contains the
-	// principal. If Principal is nil, all agents of the tenant are selected.
+	// principal. Agents that use the connections of a person are selected only if the principal acts for this person. If
+	// Principal is nil, all agents of the tenant are selected.
 	Principal *identityv1.Principal
 	// States selects the agents that are in one of these states. If States is empty, all agents that are not terminated
 	// are selected.
@@ -44,8 +45,8 @@ type Filter struct {
 func (f Filter) where() (text string, params []any) {
 	text, params = "tenant = $3", []any{f.Tenant}
 	if f.Principal != nil {
-		text += " AND EXISTS (SELECT 1 FROM behind WHERE behind.id = agents.id AND behind.tenant = $3 AND subject = $4 AND agent = $5)"
-		params = append(params, f.Principal.GetSubject(), f.Principal.GetAgent())
+		text += " AND EXISTS (SELECT 1 FROM behind WHERE behind.id = agents.id AND behind.tenant = $3 AND subject = $4 AND agent = $5) AND (person = '' OR person = $6)"
+		params = append(params, f.Principal.GetSubject(), f.Principal.GetAgent(), principal.ActsFor(f.Principal).Subject)
 	}
 	if len(f.States) == 0 {
 		return text + fmt.Sprintf(" AND state <> %d", wasmagentv1.AgentState_AGENT_STATE_TERMINATED), params

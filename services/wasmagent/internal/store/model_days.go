@@ -49,6 +49,7 @@ func addDay(ctx context.Context, tx *sqlstore.Tx, person principal.Key, day int6
 // Day returns a person's model usage on a day.
 func (s *Store) Day(ctx context.Context, person principal.Key, day int64) (used Amount, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		used = Amount{}
 		err := tx.QueryRowContext(ctx, "SELECT tokens, nanos FROM model_days WHERE tenant = $1 AND person = $2 AND day = $3", person.Tenant, person.Subject, day).Scan(&used.Tokens, &used.Nanos)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil

@@ -31,7 +31,7 @@ type dispatcher struct {
 
 type jumps struct {
 	// frames has one element for each open block. If the block is a dispatcher, the element is the dispatcher's index
-	// in around. Otherwise, it is none.
+	// in around. Otherwise, the element has the value none.
 	frames []int
 	around []dispatcher
 	// back and loops have an element for each part of each dispatcher. The element of back for a part is the last part

@@ -18,7 +18,7 @@ import (
 // AppToken and BotToken are the tokens that the fake Slack server accepts. Channel is the id of its channel.
 const (
 	AppToken = "xapp-geheim"
-	BotToken = "xoxb-geheim" //nolint:gosec // valid for the fake only
+	BotToken = "xoxb-geheim" //nolint:gosec // valid only for the fake server
 	Channel  = "C0123456789"
 )
 
@@ -95,7 +95,7 @@ func Start(t testing.TB) *Server {
 // API returns the URL of the fake server's Web API.
 func (s *Server) API() string { return s.URL + "/" }
 
-// Fail makes the next requests that post or change a message fail. calls is the number of these requests.
+// Fail makes the next requests that post or change a message fail. calls is the number of requests that fail.
 func (s *Server) Fail(calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// aggregated implements the addressing of a message that was sent to the URL for all servers and that is now addressed
-// to one server. The field Aggregate of the request contains the aggregate session.
+// aggregated implements [dispatch.Addressing] for a message that was sent to the URL for all servers and is now
+// addressed to one server. The field Aggregate of the request contains the aggregate session.
 type aggregated struct{ *protocol.Request }
 
 func (aggregated) IsShared() bool { return true }
@@ -33,8 +33,8 @@ func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]
 	return editsOutside(names, others), err
 }
 
-// editsOutside returns those edits in names whose spans are not inside the span of any edit in others, because the
-// edits in others remove their spans from the message.
+// editsOutside returns the edits in names that are not inside the span of an edit in others. The spans of the edits in
+// others are removed from the message.
 func editsOutside(names, others []jsonrpc.Edit) []jsonrpc.Edit {
 	holes := slices.Clone(others)
 	slices.SortFunc(holes, func(a, b jsonrpc.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
@@ -53,7 +53,7 @@ func (x aggregated) RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error) 
 	return append(edits, names...), err
 }
 
-// Event removes the event's id, because events from different servers have no common order. As a result, clients cannot
+// Event removes the event's id, because events from different servers have no common order. Therefore, clients can't
 // resume the stream after an event.
 func (aggregated) Event(e upstream.Event) upstream.Event {
 	e.ID, e.Retry = "", ""
@@ -61,8 +61,8 @@ func (aggregated) Event(e upstream.Event) upstream.Event {
 }
 
 // Forwards reports whether a notification with this method is forwarded from a server to the client. It returns false
-// for the acknowledgement of a subscription, because the gateway has sent its own acknowledgement. It also returns
-// false for changes to the tools list, because the client reads the gateway's own list.
+// for the acknowledgement of a subscription, because the gateway sends its own acknowledgement. It also returns false
+// for changes to the tools list, because the client receives the gateway's own list.
 func (aggregated) Forwards(notification string) bool {
 	return notification != mcp.MethodAcknowledged && notification != mcp.MethodToolsChanged
 }

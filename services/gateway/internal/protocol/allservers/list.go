@@ -27,31 +27,31 @@ import (
 )
 
 const (
-	// DiscoveryTimeout limits how long a list request waits for the gateway to discover the servers whose discovery is
-	// missing or outdated.
+	// DiscoveryTimeout limits how long a request waits for the gateway to discover servers again. It waits for servers
+	// whose discovery is missing or outdated.
 	DiscoveryTimeout = 3 * time.Second
-	// maxGreeting is the maximum size in bytes of a server's answer to initialize. At the URL for all servers, a server
+	// maxGreeting is the maximum size, in bytes, of a server's answer to initialize. At the URL for all servers, a server
 	// with a larger answer counts as unavailable.
 	maxGreeting = 256 << 10
-	// gatherTimeout is the timeout for reading all pages of one server's list. maxGatheredPages is the maximum number
-	// of these pages. A list with more pages is omitted.
+	// gatherTimeout limits how long it takes to read all pages of one server's list. maxGatheredPages is the maximum
+	// number of pages. A server's list with more pages is omitted.
 	gatherTimeout    = 10 * time.Second
 	maxGatheredPages = 20
-	// MaxConcurrent limits how many servers the gateway asks at the same time in order to answer one message.
+	// MaxConcurrent is the maximum number of servers to which the gateway sends requests at the same time for one message.
 	MaxConcurrent = 8
-	// maxServerBytes is the maximum size of one server's elements in a combined list, in bytes. Each element counts
-	// elementOverhead bytes in addition to its own size.
+	// maxServerBytes is the maximum size, in bytes, of one server's elements in a combined list. The size of each element
+	// includes elementOverhead additional bytes.
 	maxServerBytes  = 4 << 20
 	elementOverhead = 64
 )
 
-// Accessible is a server that the policy may allow the caller to call.
+// Accessible is a server that the caller may be allowed to call.
 type Accessible struct {
 	Member
 
 	Allowed visibility.Access
-	// Found is the most recent discovery of the server, regardless of its age, or nil if there is none. greeting is the
-	// server's answer to initialize in Found.
+	// Found is the most recent discovery of the server, of any age, or nil if there is none. greeting is the server's
+	// answer to initialize in this discovery.
 	Found    *discovery.Result
 	greeting *jsonrpc.Answer
 	// part contains the server's elements of the list. memory is the memory budget for these elements.
@@ -61,8 +61,8 @@ type Accessible struct {
 	unrecorded bool
 }
 
-// Accessible returns the servers that the policy may allow the caller to call, sorted by name. It waits at most 3 s for
-// the gateway to discover the servers whose discovery is missing or outdated.
+// Accessible returns the servers that the caller may be allowed to call, sorted by name. It waits up to 3 s for the
+// discovery of servers whose discovery is missing or outdated.
 func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)
@@ -81,8 +81,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 		if !s.Allowed.MayCall {
 			continue
 		}
-		// If the servers return the requested list page by page, the request counts as a message when it is sent to
-		// each server. Any other request counts here, once for each server.
+		// A list that is requested from the servers page by page counts when it is sent to each server. Any other request
+		// counts here, once for each server.
 		if aggregate.FieldOf(x.Message.Method) == "" {
 			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
@@ -95,9 +95,9 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	return out, nil
 }
 
-// discover sets Found to the gateway's discovery of the server. If a stdio server has been discovered before, discover
-// uses that discovery, so that it does not start the server. If any other server does not respond, discover uses the
-// most recent discovery, and later calls to the server report the problem.
+// discover sets Found to the gateway's discovery of the server. For a stdio server, an existing discovery of any age is
+// used, so that no process has to be started. If another server does not respond, the most recent discovery is used.
+// Calls to that server will then report the problem.
 func (s *Accessible) discover(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // remains set if the discovery panics
 	var err error
@@ -112,7 +112,7 @@ func (s *Accessible) discover(ctx context.Context) {
 	if s.Found == nil {
 		return
 	}
-	if len(s.Found.Greeting.Raw) > maxGreeting { // otherwise the gateway would parse this large answer again for the initialize request of every client
+	if len(s.Found.Greeting.Raw) > maxGreeting { // such a large answer would have to be parsed again for the initialize request of each client
 		s.Found, s.part.Missing = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		return
 	}
@@ -125,14 +125,14 @@ func (s *Accessible) discover(ctx context.Context) {
 	}
 }
 
-// listTools answers tools/list with the tools that the caller may see, from the gateway's own lists of all servers. It
+// listTools responds to tools/list with the tools that the caller may see in the gateway's own lists of all servers. It
 // opens no sessions with servers.
 func (x All) listTools(ctx context.Context) dispatch.Response {
 	if x.Message.Cursor != "" {
 		return x.Refuse(ctx, noCursor())
 	}
 	now := x.ListState(ctx)
-	// From now on, the client is notified only of changes that happen after this list.
+	// From this time, the client is notified only of changes after this list.
 	x.Session.Members.UpdateListState(func(before string) string { return aggregate.MarkToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {
@@ -211,8 +211,8 @@ func keepElements(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 	return []jsonrpc.Edit{{Span: jsonrpc.Span{End: array.Start + 1}}, {Span: jsonrpc.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
-// gatherList answers a list request whose method needs a rule. It requests the list, on behalf of the caller, from each
-// server that declares the capability. If no rule allows the list for a server, gatherList omits that server.
+// gatherList responds to a list request whose method needs a rule. On behalf of the caller, it requests the list from
+// each server that declares the capability. It omits servers for which no rule allows the list.
 func (x All) gatherList(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
@@ -276,12 +276,12 @@ func isDenial(code commonv1.Code) bool {
 	}
 }
 
-// gatherPages requests the server's list page by page, on behalf of the caller. It adds the size of the elements to
-// total, which is the size of the elements of all servers in bytes.
+// gatherPages requests the server's list page by page on behalf of the caller. It adds the size of the elements to
+// total, which is the size, in bytes, of the elements of all servers.
 func (s *Accessible) gatherPages(ctx context.Context, field string, total *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
-	// During this request, the server cannot send requests to the client. The request is not held for approvers.
+	// During this request, the server cannot send requests to the client. The request does not wait for approvers.
 	s.ClientCtx, s.Sink, s.Cleanup, s.Hold = ctx, new(dispatch.Callback), &s.OwnCleanup, new(time.Duration)
 	defer s.OwnCleanup.Run()
 	deadline := time.Now().Add(gatherTimeout)
@@ -308,7 +308,7 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, total *atomi
 			s.Server.SetFaults(field, s.part.LeftOut)
 			return nil
 		}
-		if given[next] { // without this check a server could send pages without end
+		if given[next] { // without this check, a server could send pages indefinitely
 			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
 		}
 		given[next] = true
@@ -319,9 +319,8 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, total *atomi
 	return s.unreadableList(field, commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("it has more than %d pages", maxGatheredPages))
 }
 
-// requestPage requests one page of the server's list and returns the server's answer. If the request is not answered
-// before the deadline for the whole list, requestPage returns a timeout refusal, no matter which timer has ended the
-// request.
+// requestPage requests one page of the server's list and returns the server's answer. If the deadline for the whole
+// list passes, requestPage returns a timeout refusal, even if another timer has ended the request.
 func (s *Accessible) requestPage(ctx context.Context, deadline time.Time) ([]byte, *refusal.Refusal) {
 	late := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 	if s.Timeout = min(s.Timeout, time.Until(deadline)); s.Timeout <= 0 || ctx.Err() != nil {
@@ -350,7 +349,7 @@ func (s *Accessible) addElements(items []jsontext.Value, total *atomic.Int64) bo
 	return true
 }
 
-// joinLists answers with one list that contains the parts of all servers.
+// joinLists returns a response with one list that contains the parts of all servers.
 func (x All) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
 	members := ""
 	if x.ResultType != "" {

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// MinRelistenDelay is the delay before the gateway first opens a server's stream again after the stream has ended.
+	// MinRelistenDelay is the first delay before the gateway opens a server's stream again after the stream has ended.
 	MinRelistenDelay = time.Second
 	// MaxRelistenDelay is the maximum delay before a stream is opened again. The delay doubles after each attempt.
 	MaxRelistenDelay = time.Minute
 )
 
-// Listen forwards the messages from the session's servers until ctx or the client's stream ends. It also notifies the
-// client of changes to lists.
+// Listen forwards messages from the session's servers until ctx is done or the client's stream ends. It also notifies
+// the client of changes to lists.
 func (x All) Listen(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	ctx, cancel := context.WithCancel(ctx)
@@ -32,9 +32,9 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	defer cancel()
 	out.Open()
 	all.Go(func() { out.KeepOpen(ctx, cancel) })
-	// A client that has not read a list yet is notified only of changes that happen from now on.
+	// A client that has not read a list yet is notified only of changes after this time.
 	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.ListState(ctx)))
-	tick := time.NewTicker(dispatch.KeepAliveInterval) // the policy may have changed since the last tick
+	tick := time.NewTicker(dispatch.KeepAliveInterval) // at each tick, the policy may have changed
 	defer tick.Stop()
 	for listening := make(map[string]bool); ; {
 		opened, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
@@ -63,8 +63,8 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	}
 }
 
-// HasOpened reports whether the member session with the given id is open at its server, so that the server can send
-// messages.
+// HasOpened reports whether the member session with the given id has been opened with its server. The server can then
+// send messages.
 func (x All) HasOpened(server, id string) bool {
 	sess, done, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, server))
 	if err != nil {
@@ -74,8 +74,8 @@ func (x All) HasOpened(server, id string) bool {
 	return sess.Upstream.IsOpen()
 }
 
-// ListState returns a text that changes when one of the lists that the caller can see may have changed. It returns ""
-// if the policy service is unavailable.
+// ListState returns a text that changes when a list that the caller can see may have changed. It returns "" if the
+// policy service is unavailable.
 func (x All) ListState(ctx context.Context) string {
 	var servers []aggregate.ServerLists
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
@@ -93,8 +93,8 @@ func (x All) ListState(ctx context.Context) string {
 	return aggregate.State(servers)
 }
 
-// Go runs do in a goroutine. If do panics, Go logs the panic. Otherwise the panic would terminate the process, because
-// net/http recovers only panics in the goroutines in which it handles requests.
+// Go runs do in a goroutine. If do panics, Go logs the panic. Otherwise, the panic would terminate the process, because
+// net/http recovers panics only in its own goroutines.
 func (x All) Go(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
@@ -106,7 +106,7 @@ func (x All) Go(all *sync.WaitGroup, do func()) {
 	})
 }
 
-// listen forwards the messages from one server to the client's stream. If the server's stream ends, listen reopens it.
+// listen forwards messages from one server to the client's stream. If the server's stream ends, listen reopens it.
 func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	sess, ctx, done, err := x.Sessions.Listen(ctx, id, protocol.SessionKey(x.Caller, x.ServerName), true)
 	if err != nil {
@@ -128,8 +128,8 @@ func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	}
 }
 
-// listenOnce forwards messages from the server until the server's stream ends. After each event that it has forwarded,
-// it calls onForwarded. If the client has disconnected, it calls endStream.
+// listenOnce forwards messages from the server until the server's stream ends. It calls onForwarded after each
+// forwarded event. If the client has disconnected, it calls endStream.
 func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, onForwarded func(), endStream context.CancelFunc) (err error) {
 	if !x.MayReceive(ctx) {
 		return dispatch.ErrStale
@@ -138,7 +138,7 @@ func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, onForwarded
 		return err
 	}
 	defer x.Slot.End()
-	defer out.Settle() // cancels requests that the server has sent on the stream
+	defer out.Settle() // cancels the open requests that the server has sent on the stream
 	return x.Session.Upstream.Listen(ctx, upstream.Listener{
 		Room: &x.Slot.Answer, Opened: func() {},
 		Event: func(event upstream.Event) error {

@@ -20,7 +20,7 @@ func (x Member) Begin(ctx context.Context) (release func(), refused *refusal.Ref
 	slot, err := x.InFlight.Begin(x.Principal, x.ServerName)
 	if err != nil {
 		full := protocol.TooMuchInFlight(err)
-		full.IsProtocolError = false // the client's own message was accepted
+		full.IsProtocolError = false // not a protocol error, because the client's own message was accepted
 		return nil, full
 	}
 	done, refused := x.joinSession(ctx)
@@ -32,8 +32,8 @@ func (x Member) Begin(ctx context.Context) (release func(), refused *refusal.Ref
 	return func() { done(); slot.End() }, nil
 }
 
-// joinSession assigns the message to the member session with the message's server, and creates this member session if
-// there is none. The session at the server itself is opened by the first request.
+// joinSession assigns the message to the member session with the message's server. If there is no such session,
+// joinSession creates one. The first request opens the session at the server itself.
 func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := protocol.SessionKey(x.Caller, x.ServerName)
 	use := func(id string) error {
@@ -44,8 +44,8 @@ func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.
 		}
 		return err
 	}
-	// Access may have to call the policy service. It is called before Members.UseMember, so that other requests need
-	// not wait for the policy service.
+	// Access may have to call the policy service. It is called before Members.UseMember, so that other requests don't have
+	// to wait for the policy service.
 	access, err := x.Access(ctx)
 	if err != nil {
 		return nil, dispatch.PolicyUnavailable()

@@ -28,9 +28,8 @@ type initializeResponse struct {
 	} `json:"result"`
 }
 
-// Open opens an aggregate session. It opens no sessions with the servers, because the gateway opens a session with a
-// server only when the client first uses the server. However, Open may wait until the gateway itself has discovered the
-// servers.
+// Open opens an aggregate session. It opens no sessions with servers, because the first use of a server opens the
+// session with that server. However, Open may wait until the gateway itself has discovered the servers.
 func (x All) Open(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {
@@ -66,8 +65,8 @@ func (x All) newSession(version string) *session.Session {
 	return sess
 }
 
-// SharedAbilities returns those of the client's capabilities that all servers may use. It excludes the option to
-// include context in sampling requests, because that context would contain messages of other servers.
+// SharedAbilities returns the client's capabilities that all servers may use. It excludes the option to include context
+// in sampling requests, because that context would contain messages from other servers.
 func (x All) SharedAbilities() []mcp.Ability {
 	out := x.Abilities()
 	for i, a := range out {
@@ -88,7 +87,7 @@ func (x All) greeting(sess *session.Session, servers []*Accessible) ([]byte, err
 	return json.Marshal(out, json.Deterministic(true))
 }
 
-// Greetings returns the servers' answers to initialize, as far as the gateway knows them.
+// Greetings returns the servers' answers to initialize that the gateway knows.
 func Greetings(servers []*Accessible) (out []aggregate.Greeting) {
 	for _, s := range servers {
 		out = append(out, aggregate.Greeting{Server: s.ServerName, Answer: s.greeting, Allowed: protocol.MayUse(s.Allowed)})

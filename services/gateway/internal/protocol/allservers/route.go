@@ -1,7 +1,7 @@
-// Package allservers answers messages at /mcp, the URL for all servers, where the servers appear as one server. The
-// names of tools, prompts and resources have the server's name as a prefix. The gateway replaces these combined names
-// with the server's own names, and handles the message as a message to that server, in a member session of the client's
-// session. It combines the servers' lists into one list.
+// Package allservers handles messages at /mcp, the URL for all servers. At this URL, all servers appear as one server.
+// The names of tools, prompts and resources begin with the server's name. The gateway replaces such a combined name
+// with the server's own name. It then handles the message as a message to that server, in a member session of the
+// client's session. It combines the servers' lists into one list.
 package allservers
 
 import (
@@ -29,7 +29,7 @@ type All struct{ *protocol.Request }
 // New returns the request x as a message to the URL for all servers.
 func New(x *protocol.Request) All { return All{Request: x} }
 
-// Member is a message to the URL for all servers that has been converted into a message to one of the servers.
+// Member is a message to one of the servers. It was derived from a message to the URL for all servers.
 type Member struct{ *protocol.Request }
 
 // Route handles a message to the URL for all servers.
@@ -44,7 +44,7 @@ func (x All) Route(ctx context.Context) dispatch.Response {
 	return x.Answer(ctx)
 }
 
-// Answer either answers a request itself, or sends it to the server whose name the request contains.
+// Answer responds to a request itself, or sends the request to the server whose name it contains.
 func (x All) Answer(ctx context.Context) dispatch.Response {
 	do := x.ownAnswer()
 	if do == nil {
@@ -138,7 +138,7 @@ func (x All) ForServer(server string) Member {
 		Dispatcher: x.Dispatcher, Caller: x.Caller, ClientCtx: x.ClientCtx, Sink: x.Sink, ServerName: server,
 		Message: x.Message, Received: x.Received, Session: x.Session, Slot: x.Slot, Terms: x.Terms,
 	}
-	if member.Server = x.Servers[server]; member.Server != nil { // the name is empty if a stored answer belongs to all servers together
+	if member.Server = x.Servers[server]; member.Server != nil { // the server is nil if a stored answer belongs to all servers together
 		member.Timeout, member.Discovery = member.Server.Timeout, member.Server.Own()
 	}
 	member.Addressing = aggregated{member}
@@ -203,7 +203,7 @@ func (x All) notify(ctx context.Context) dispatch.Response {
 	}
 	switch m.Method {
 	case mcp.MethodCancelled:
-		x.Session.Calls.Cancel(jsonrpc.IDKey(m.RequestID.Of(m.Raw))) // the request may wait for approvers
+		x.Session.Calls.Cancel(jsonrpc.IDKey(m.RequestID.Of(m.Raw))) // the request may be waiting for approvers
 		x.notifyAll(ctx)
 	case mcp.MethodRootsChanged:
 		x.notifyAll(ctx)
@@ -214,7 +214,7 @@ func (x All) notify(ctx context.Context) dispatch.Response {
 		}
 		member, refused := x.rewriteFor(server, jsonrpc.Edit{Span: m.ProgressToken, With: token})
 		if refused != nil {
-			break // the server's own token is not valid
+			break // the part of the token after the server's name is not a valid progress token
 		}
 		if done, open := member.useExistingSession(); open {
 			defer done()

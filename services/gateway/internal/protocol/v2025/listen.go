@@ -19,18 +19,19 @@ import (
 
 const (
 	headerLastEventID = "Last-Event-Id"
-	// methodListen is the method name under which client streams are counted.
+	// methodListen is the method name with which client streams are counted.
 	methodListen = "listen"
 )
 
-// Listen forwards the session's stream to the client until the stream ends. exists is false if there is no stream.
+// Listen forwards the session's stream to the client until the stream ends. exists is false if the session has no
+// stream.
 func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 	ctx := x.ClientCtx
 	if refused := x.Resolve(); refused != nil {
 		return x.Refuse(ctx, refused), true
 	}
 	id, ok := protocol.SingleHeader(x.Header, mcp.HeaderSession)
-	if !ok || method != http.MethodGet || !x.Sink.Accepts() { // some clients try this without a session
+	if !ok || method != http.MethodGet || !x.Sink.Accepts() { // some clients send such a request without a session
 		return dispatch.Response{}, false
 	}
 	var err error
@@ -71,9 +72,9 @@ func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 	return x.endpoint().listen(ctx, lastEventID)
 }
 
-// resumeAnswer continues the stream of an answer after the event with the given id, until the answer is sent. The
-// policy service has already evaluated the stored messages for this session, so they are sent again without another
-// evaluation.
+// resumeAnswer continues the stream of an answer after the event with the given id, until the answer is sent. Stored
+// messages are sent again without another evaluation, because the policy service has already evaluated them for this
+// session.
 func (x Message) resumeAnswer(lastEventID string, release func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
@@ -103,8 +104,8 @@ func (x Message) resumeAnswer(lastEventID string, release func()) dispatch.Respo
 	return dispatch.Response{Unrecorded: stream.IsUnrecorded()}
 }
 
-// mayListen refuses to open a stream if the policy service is unavailable. exists is false if the policy does not allow
-// the caller to call the server at all.
+// mayListen refuses to open a stream if the policy service is unavailable. exists is false if no rule can allow the
+// caller to call the server.
 func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool) {
 	access, err := x.Access(ctx)
 	if err != nil {
@@ -113,8 +114,8 @@ func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exist
 	return nil, access.MayCall
 }
 
-// listen forwards messages from the server until the server's stream or the client's stream ends. exists is false if
-// the server has no stream.
+// listen forwards messages from the server until either the server's stream or the client's stream ends. exists is
+// false if the server has no stream.
 func (x Message) listen(ctx context.Context, lastEventID string) (resp dispatch.Response, exists bool) {
 	out := x.NewRelay()
 	defer out.Settle()
@@ -154,9 +155,9 @@ func (x Message) listen(ctx context.Context, lastEventID string) (resp dispatch.
 }
 
 // endUnopened returns the response to a client's stream that has ended before the server opened its own stream. If the
-// session has ended, the response tells the client to open another session. Otherwise a new stream has replaced this
-// stream, the client has disconnected, or the gateway is stopping. In these cases, the client's stream ends as if it
-// had been open.
+// session has ended, the response tells the client to open another session. In all other cases, the client's stream
+// ends normally. These cases are that a new stream has replaced this stream, that the client has disconnected, and that
+// the gateway is stopping.
 func (x Message) endUnopened(ctx context.Context, out *dispatch.Relay) dispatch.Response {
 	_, done, err := x.Sessions.Use(x.Session.ID, x.Session.Key)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// open opens a client's session with the gateway. If the policy may allow the caller to call the server, it also opens
-// a session with the server.
+// open opens a client's session with the gateway. If a rule can allow the caller to call the server, it also opens a
+// session with the server.
 func (x Message) open(ctx context.Context) dispatch.Response {
 	access, err := x.Access(ctx)
 	if err != nil {
@@ -72,10 +72,10 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	return out
 }
 
-// initializeServer sends initialize to the server and returns the server's answer. If no rule can allow the caller to
-// call the server, or if a person must sign in at the server first, initializeServer instead returns the answer that the
-// server has given to the gateway itself, and opensLater is true. In that case, the session with the server is opened
-// only when a call by the caller is allowed, or when the client needs the server.
+// initializeServer sends initialize to the server and returns the server's answer. It does not do this if no rule can
+// allow the caller to call the server, or if a person has to sign in at the server first. In these cases, it returns
+// the answer that the gateway itself has received from the server, and opensLater is true. The session with the server
+// is then opened later, when a call by the caller is allowed or the client needs the server.
 func (x Message) initializeServer(ctx context.Context, access visibility.Access) (sess *upstream.Session, answer upstream.Answer, opensLater bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
@@ -84,7 +84,7 @@ func (x Message) initializeServer(ctx context.Context, access visibility.Access)
 		abilities = x.AbilitiesFor(access)
 	}
 	client, clientVersion := x.Message.Client()
-	server, caller, person := x.Server, principal.Of(x.Principal), principal.Owner(x.Principal)
+	server, caller, person := x.Server, principal.Of(x.Principal), principal.ConnectionsOf(x.Principal)
 	open := func(ctx context.Context, version string, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
 		return server.Open(ctx, caller, upstream.Initialize(version, client, clientVersion, abilities...).OnBehalfOf(person), memory)
 	}
@@ -124,9 +124,9 @@ func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonr
 	return nil
 }
 
-// negotiatedVersion returns a session's revision, which is the revision in the server's answer. If the gateway has not
-// sent initialize to the server for this client, negotiatedVersion returns the revision in the client's request, but no
-// newer one than the server's if the caller may call the server.
+// negotiatedVersion returns the revision of a session. This is usually the revision in the server's answer. If the
+// gateway has not sent initialize to the server for this client, it is the revision in the client's request. However,
+// if the caller may call the server, it is not newer than the server's revision.
 func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Access, opensLater bool) string {
 	own := jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))
 	switch {

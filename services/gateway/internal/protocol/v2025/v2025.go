@@ -29,19 +29,20 @@ import (
 )
 
 // Message is a message of an MCP revision that uses sessions, from 2024-11-05 to 2025-11-25. It implements
-// [protocol.Handler]. [New] creates it. One goroutine handles a Message.
+// [protocol.Handler]. [New] creates it. Only one goroutine may use a Message.
 type Message struct{ *protocol.Request }
 
-// endpoint implements the differences between the URL for one server and the URL for all servers.
+// endpoint implements the behavior that depends on whether the client uses the URL for one server or the URL for all
+// servers.
 type endpoint interface {
 	open(ctx context.Context) dispatch.Response
 	// Route executes a message in a session.
 	Route(ctx context.Context) dispatch.Response
-	// mayListen returns a refusal if the client's request to open a stream is refused. exists is false if the caller
-	// may not open a stream.
+	// mayListen returns a refusal if the client may not open a stream. exists is false if there is no stream for this
+	// caller.
 	mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool)
-	// listen forwards those events of a session's stream that follow the event with the id lastEventID. If lastEventID
-	// is empty, it forwards all events. exists is false if there is no stream.
+	// listen forwards the events of a session's stream after the event with the id lastEventID. If lastEventID is empty,
+	// it forwards all events. exists is false if there is no stream.
 	listen(ctx context.Context, lastEventID string) (resp dispatch.Response, exists bool)
 }
 
@@ -62,7 +63,7 @@ func (x allServers) Route(ctx context.Context) dispatch.Response {
 	return allservers.New(x.Request).Route(ctx)
 }
 
-// mayListen always allows the stream, because the policy service checks each message when a server sends it.
+// mayListen allows every stream, because the policy service evaluates each message from a server.
 func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
@@ -87,8 +88,8 @@ func (x Message) Post(ctx context.Context) dispatch.Response {
 	return x.endpoint().Route(ctx)
 }
 
-// findSession finds the session that the request names. The session's id is not a credential, because it is valid only
-// for its principal and server.
+// findSession finds the session that the request names. A session id is not a credential, because it is valid only
+// together with its principal and server.
 func (x Message) findSession() *refusal.Refusal {
 	id, ok := protocol.SingleHeader(x.Header, mcp.HeaderSession)
 	if !ok {
@@ -108,10 +109,10 @@ func (x Message) findSession() *refusal.Refusal {
 func (x Message) SetTerms(sess *session.Session) {
 	x.Version, x.SessionDigest, x.ClientName, x.Offer, x.AsksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.Offer.Aggregated = x.Addressing.IsShared()
-	if x.Message.Meta.Capabilities.Present() { // a server could act on the capabilities that a request contains
+	if x.Message.Meta.Capabilities.Present() { // the request's own capabilities are replaced, because a server could act on them
 		x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(sess.Client.Offer.Abilities))
 	}
-	// Clients of older revisions treat the event that begins a resumable stream as a malformed event.
+	// Clients of older revisions can't parse the event that begins a resumable stream.
 	x.Resumable = nil
 	if x.Message.Kind != jsonrpc.Invalid && x.Sink.HasClient() && sess.Version == mcp.Supported()[0] {
 		x.Resumable = x.Addressing.Resumable(sess)
@@ -136,7 +137,7 @@ func (x Message) Route(ctx context.Context) dispatch.Response {
 		return x.HandleResponse(ctx)
 	case x.Message.Kind == jsonrpc.Notification:
 		x.HandleNotification(ctx)
-		return dispatch.Accepted() // a refusal is only recorded, because a notification has no answer
+		return dispatch.Accepted() // a refusal is only recorded, because a notification has no response
 	case x.Message.InputResponses.Present():
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "in a session, answer a server's request with a JSON-RPC response instead of inputResponses."})
 	case x.Message.Method == mcp.MethodPing:
@@ -161,7 +162,7 @@ func (x Message) Prepare(_ context.Context, call *attempt.Call, _ *session.Call,
 // TranslatesRevisions implements [dispatch.Era].
 func (x Message) TranslatesRevisions() bool { return x.Server.IsStateless() }
 
-// Pending implements [dispatch.Era]. It returns false, so a call that waits for an approval is refused, and the refusal
+// Pending implements [dispatch.Era]. It returns false, so a call that waits for an approval is refused. The refusal
 // contains the approval's id.
 func (Message) Pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
 	return dispatch.Response{}, false
@@ -173,7 +174,7 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 		return x.RefusedResponse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.Server.IsStateless() {
-		// The server's tools may have changed, so that calls must repeat different arguments in headers.
+		// The server's tools may have changed, so that other arguments must be repeated in headers.
 		x.Server.Own().RefreshInBackground(servers.RenewAfter)
 	}
 	edits, _, refused := x.FilterResult(ctx, result.Answer)
@@ -186,7 +187,7 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 // OwnList implements [dispatch.Era].
 func (Message) OwnList(found *discovery.Result) (*jsonrpc.Answer, error) { return found.List, nil }
 
-// OwnAnswer implements [protocol.Protocol]. The gateway itself answers only pings.
+// OwnAnswer implements [protocol.Protocol]. The gateway itself responds only to pings.
 func (x Message) OwnAnswer() func(context.Context) dispatch.Response {
 	if x.Message.Method == mcp.MethodPing {
 		return x.AnswerPing
@@ -200,8 +201,8 @@ func (Message) DiscoveryOf(server *servers.Server) *discovery.Server { return se
 // ForMember implements [protocol.Protocol].
 func (Message) ForMember(member *protocol.Request) protocol.Protocol { return Message{member} }
 
-// Restore implements [protocol.Protocol]. It does nothing, because the gateway translates no values for clients that
-// use sessions.
+// Restore implements [protocol.Protocol]. It does nothing, because the gateway does not translate values for clients
+// that use sessions.
 func (Message) Restore(context.Context) *refusal.Refusal { return nil }
 
 // MemberKey implements [protocol.Protocol]. It returns the server's name as the key, because an aggregate session has
@@ -212,7 +213,7 @@ func (x Message) MemberKey(context.Context, visibility.Access) (string, *refusal
 
 // OpenMember implements [protocol.Protocol].
 func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
-	parent, server, caller, person := x.Aggregate, x.Server, principal.Of(x.Principal), principal.Owner(x.Principal)
+	parent, server, caller, person := x.Aggregate, x.Server, principal.Of(x.Principal), principal.ConnectionsOf(x.Principal)
 	abilities := x.FilterAbilities(parent.Members.Abilities, access)
 	if access.MayCall {
 		sess.Client.Offer = question.Offer{Abilities: abilities, Revision: parent.Version, Aggregated: true}

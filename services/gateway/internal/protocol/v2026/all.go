@@ -21,9 +21,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// handleAllServers handles a message of revision 2026-07-28 to the URL for all servers. The headers and the body
-// contain combined names, so the headers are checked before the body is rewritten for a server. The gateway keeps a
-// state for the caller and its client, which has member sessions as an aggregate session does.
+// handleAllServers handles a message of revision 2026-07-28 to the URL for all servers. Headers and body contain
+// combined names, so the headers are checked before the body is rewritten for a server. The gateway keeps a state for
+// each caller and client. The state has member sessions, as an aggregate session does.
 func (x *message) handleAllServers(ctx context.Context) dispatch.Response {
 	if len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return x.Refuse(ctx, x.UnsupportedVersion(mcp.Modern))
@@ -48,8 +48,8 @@ func (x *message) handleAllServers(ctx context.Context) dispatch.Response {
 	return allservers.New(x.Request).Answer(ctx)
 }
 
-// discoverAll answers server/discover with the capabilities of all servers that the caller may use. It does not forward
-// the request to a server, but it may wait for the gateway's own discovery of servers.
+// discoverAll responds to server/discover with the capabilities of all servers that the caller may use. It does not
+// send the request to a server. However, it may wait for the gateway's own discovery of servers.
 func (x *message) discoverAll(ctx context.Context) dispatch.Response {
 	servers, refused := allservers.New(x.Request).Accessible(ctx)
 	if refused != nil {
@@ -93,9 +93,9 @@ func (x *message) ForMember(member *protocol.Request) protocol.Protocol {
 	return &message{Request: member, Protocol: x.Protocol}
 }
 
-// MemberKey determines the MCP revision that the gateway uses to send the message to its server. If it is not known
-// which revisions the server supports, MemberKey asks the server. There are no tasks at the URL for all servers,
-// because a request for a task does not contain the server's name.
+// MemberKey determines the revision in which the gateway sends the message to its server. If the server's revisions are
+// not known, MemberKey asks the server. At the URL for all servers, there are no tasks, because requests about tasks do
+// not contain a server's name.
 func (x *message) MemberKey(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
 	speaks, known := x.Server.Stateless()
 	if !known {
@@ -109,7 +109,7 @@ func (x *message) MemberKey(ctx context.Context, access visibility.Access) (stri
 	}
 	x.setTarget(speaks)
 	x.setCapabilities(access, x.FilterAbilities(x.Aggregate.Members.Abilities, access))
-	if x.translates { // if the server's revisions or the declared capabilities change, another session is used
+	if x.translates { // if the server's revisions or the declared capabilities change, another member session is used
 		return x.ServerName + capabilitySeparator + mcp.CapabilitiesJSON(x.capabilities), nil
 	}
 	return x.ServerName, nil
@@ -119,7 +119,6 @@ func (x *message) OpenMember(sess *session.Session, _ visibility.Access) {
 	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), x.Aggregate.Members.Opened.Notify)
 }
 
-// capabilitySeparator separates the server's name from the client's declared capabilities in the key of a member
-// session. The gateway uses member sessions with such keys to send requests of revision 2026-07-28 to a server that
-// uses sessions.
+// capabilitySeparator separates the server's name from the client's capabilities in the key of a member session. Such
+// keys are used if the client uses revision 2026-07-28 and the server supports only revisions with sessions.
 const capabilitySeparator = "|"

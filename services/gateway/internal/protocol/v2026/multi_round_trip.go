@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// roundTrip is one of the round trips in which a client without a session waits for an approval (MCP 2026-07-28, Multi
-// Round-Trip Requests). In each round trip, the gateway holds the call and waits for the approval. The zero value is
-// the first round trip.
+// roundTrip is one round trip of a call that waits for an approval (MCP 2026-07-28, Multi Round-Trip Requests). In each
+// round trip, the gateway holds the call while it waits. The zero value is the first round trip.
 type roundTrip struct {
 	// preceding is the number of earlier round trips.
 	preceding int
@@ -22,19 +21,19 @@ type roundTrip struct {
 }
 
 const (
-	// statePrefix is the prefix of each requestState that the gateway creates. In the requestState, the prefix is
-	// followed by the number of round trips, a dot, and the approval's id.
+	// statePrefix is the prefix of the requestStates that the gateway creates. It is followed by the number of round
+	// trips, a dot, and the approval's id.
 	statePrefix = "sluice-leg."
-	// maxRoundTrips is the number of round trips after which the gateway refuses a call. The refusal contains the
+	// maxRoundTrips is the maximum number of round trips in which a call waits. Then the gateway refuses the call with the
 	// approval's id. The number is small because clients limit round trips. For example, the official Go SDK treats a
 	// third answer without requests as an error.
 	maxRoundTrips = 2
-	// maxApproval is the maximum length of an approval's id, in bytes.
+	// maxApproval is the maximum length, in bytes, of an approval's id.
 	maxApproval = 128
 )
 
-// takeRequestState removes the gateway's own requestState from the request, because the server must not receive it.
-// Such a state contains only an approval's id, which only the caller that requested the approval can use.
+// takeRequestState removes the gateway's own requestState from the request, because the server must not receive it. The
+// state contains only an approval's id. Only the caller that has requested the approval can use this id.
 func (x *message) takeRequestState() *refusal.Refusal {
 	var state string
 	if at := x.Message.RequestState; !at.Present() || json.Unmarshal(at.Of(x.Message.Raw), &state) != nil || !strings.HasPrefix(state, statePrefix) {
@@ -58,9 +57,9 @@ func (x *message) takeRequestState() *refusal.Refusal {
 	return nil
 }
 
-// nextRoundTrip returns the requestState that a client must send to continue to wait for a call's approval. It returns
-// "" if the call must be refused with its approval's id. A call with inputResponses is always refused, because clients
-// would repeat the call without the inputResponses.
+// nextRoundTrip returns the requestState with which the client can continue to wait for a call's approval. It returns
+// "" if the call must be refused with the approval's id. A call with inputResponses is always refused, because clients
+// do not repeat the inputResponses in the next round trip.
 func (x *message) nextRoundTrip(result pipeline.Result) string {
 	waits := result.Refusal.Approval
 	if !x.Sink.HasClient() || x.Message.InputResponses.Present() || x.Message.RequestState.Present() || result.Held == 0 || x.roundTrip.preceding == maxRoundTrips ||

@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Protocol contains the data that all messages of revision 2026-07-28 share. [New] creates it. It is safe for
-// concurrent use after [Protocol.Attach].
+// Protocol contains the data that all messages of revision 2026-07-28 share. [New] creates it. After [Protocol.Attach],
+// it is safe for concurrent use.
 type Protocol struct {
 	front   *protocol.Router
 	states  stateIDs
@@ -33,7 +33,7 @@ type Protocol struct {
 	taskIDs *tasks.IDs
 }
 
-// New returns the Protocol. secret is a secret of this gateway that does not change when the gateway restarts.
+// New returns the Protocol. secret is a secret of this gateway that stays the same after a restart.
 func New(secret []byte) (*Protocol, error) {
 	s := &Protocol{states: newStateIDs()}
 	var err error
@@ -52,9 +52,9 @@ func (p *Protocol) Handler(x *protocol.Request) protocol.Handler {
 	return &message{Request: x, Protocol: p}
 }
 
-// stateIDs returns the ids under which callers' states are stored. An id is an HMAC of the caller, the server and, if
-// necessary, the client. The key of the HMAC is a secret of this gateway. Therefore the gateway needs no table of ids,
-// and two callers never share an id. stateIDs is safe for concurrent use.
+// stateIDs returns the ids with which callers' states are stored. An id is an HMAC of the caller, the server and, if
+// necessary, the client. The key of the HMAC is a secret of this gateway. Therefore, the gateway needs no table of ids,
+// and two callers never have the same id. stateIDs is safe for concurrent use.
 type stateIDs struct {
 	mu     sync.Mutex // held while a state is created
 	secret []byte
@@ -68,10 +68,10 @@ func (s *stateIDs) idFor(key []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// enterState assigns the message to a state. Revision 2026-07-28 has no sessions, so the gateway uses a state in place
-// of a session. A state contains the gateway's data about a caller on a server. A caller has a separate state for each
-// combination of those attributes that the policy distinguishes. No client can refer to a state by its id. enterState
-// sends nothing to the server. x.releaseState releases the state.
+// enterState assigns the message to a state. A state contains the gateway's data about a caller at a server. It
+// replaces the session, because revision 2026-07-28 has no sessions. A caller has a separate state for each combination
+// of attributes that the policy distinguishes. Clients can't refer to a state by its id. enterState sends nothing to
+// the server. x.releaseState releases the state.
 func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	key, identity := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	identity = append(visibility.AppendPart(identity, key.Tenant), 0)
@@ -109,9 +109,10 @@ func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// upstreamOpener returns the function that opens a session with the server, for requests of revision 2026-07-28.
+// upstreamOpener returns a function that opens a session with the server. The session is used for requests of revision
+// 2026-07-28.
 func (x *message) upstreamOpener() func(context.Context, *limits.Memory) (*upstream.Session, error) {
-	caller, open, hello := principal.Of(x.Principal), x.Server.Upstream.Open, upstream.Discover(x.AsClient).OnBehalfOf(principal.Owner(x.Principal))
+	caller, open, hello := principal.Of(x.Principal), x.Server.Upstream.Open, upstream.Discover(x.AsClient).OnBehalfOf(principal.ConnectionsOf(x.Principal))
 	if x.translates {
 		open = x.Server.Upstream.Bridge
 	}

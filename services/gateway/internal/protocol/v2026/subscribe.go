@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxResources is the maximum number of resources in one subscription. The number is limited because the policy service
+// maxResources is the maximum number of resources in one subscription. It is limited because the policy service
 // evaluates each resource.
 const maxResources = 100
 
@@ -42,13 +42,12 @@ func (x *message) readSubscription() (notificationFilter, *refusal.Refusal) {
 	return params.Notifications, nil
 }
 
-// tooManySubscriptions returns the refusal for a subscription that exceeds the quota, or that belongs to a state that
-// was evicted.
+// tooManySubscriptions returns the refusal for a subscription that exceeds the quota, or whose state was evicted.
 func tooManySubscriptions() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions here, or its state was just removed; end some of them, or subscribe again."}
 }
 
-// subscribe opens a stream of those notifications that the client has subscribed to and that the policy allows (MCP
+// subscribe opens a stream with the notifications to which the client has subscribed, if the policy allows them (MCP
 // 2026-07-28, Subscriptions). The gateway sends its own request to the server, with the id of the client's request. The
 // stream ends when the client disconnects, its token is revoked, or the gateway stops.
 func (x *message) subscribe(ctx context.Context) dispatch.Response {
@@ -74,9 +73,9 @@ func (x *message) subscribe(ctx context.Context) dispatch.Response {
 	return x.forward(listening, wants)
 }
 
-// allowedResources returns the URIs that the policy allows the client to subscribe to. The policy service evaluates
-// each URI as a resources/subscribe request. Each URI also counts as a message. Otherwise a single message could cause
-// a hundred evaluations without reaching any limit.
+// allowedResources returns the URIs to which the policy allows the client to subscribe. The policy service evaluates
+// each URI as a resources/subscribe request. Each URI counts as a message. Otherwise, a single message could cause a
+// hundred evaluations without reaching a limit.
 func allowedResources(ctx context.Context, x *protocol.Request, uris []string) (out []string) {
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
@@ -118,7 +117,7 @@ func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.R
 	switch {
 	case err == nil:
 		refused = x.CheckInputRequests(ctx, answer.Message)
-	case !ended: // neither the client nor its token nor the gateway has ended the stream
+	case !ended: // the stream was not ended by the client, a revoked token or the gateway
 		refused = x.ServerFailed(ctx, answer, err)
 	}
 	switch {

@@ -18,11 +18,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// subscribeAll opens a stream of those notifications from all servers that the client has subscribed to and that the
-// policy allows (MCP 2026-07-28, Subscriptions). It subscribes to each resource at the server that has the resource. It
-// subscribes to list changes only at servers that the client has used, so that no sessions are opened for a client that
-// only requests lists. The stream ends when the client disconnects, its token is revoked, the gateway stops, or the
-// caller's state is evicted.
+// subscribeAll opens a stream with the notifications from all servers to which the client has subscribed, if the policy
+// allows them (MCP 2026-07-28, Subscriptions). It subscribes to each resource at the resource's server. It subscribes
+// to list changes only at servers that the client has used. Otherwise, a client that only requests lists would cause
+// sessions with all servers. The stream ends when the client disconnects, its token is revoked, the gateway stops, or
+// the caller's state is evicted.
 func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	all := allservers.New(x.Request)
 	requested, refused := x.readSubscription()
@@ -44,7 +44,7 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	var streams sync.WaitGroup
 	defer streams.Wait()
 	defer end()
-	before := all.ListState(ctx) // must be read before the client receives the acknowledgement and reads the lists again
+	before := all.ListState(ctx) // read before the client receives the acknowledgement, because the client then reads the lists again
 	subscriptions, granted := x.grantSubscription(ctx, servers, requested)
 	notifications, err := json.Marshal(granted)
 	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), notifications)) != nil {
@@ -52,7 +52,7 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	}
 	x.releaseState() // a stream does not keep the caller's state in use
 	streams.Go(func() { out.KeepOpen(ctx, end) })
-	tick := time.NewTicker(dispatch.KeepAliveInterval) // the policy may have changed since the last tick
+	tick := time.NewTicker(dispatch.KeepAliveInterval) // at each tick, the policy may have changed
 	defer tick.Stop()
 	for {
 		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
@@ -82,9 +82,9 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	}
 }
 
-// grantSubscription returns the subscription at each server, and the combined subscription. Each subscription contains
-// the notifications that the server supports and the policy allows. The policy service evaluates each resource. If a
-// server's revision is not known before the timeout, the server is omitted.
+// grantSubscription returns the subscription at each server, and the combined subscription. They contain the
+// notifications that the server supports and that the policy allows. The policy service evaluates each resource. A
+// server is omitted if its revision is not known before the timeout.
 func (x *message) grantSubscription(ctx context.Context, servers []*allservers.Accessible, requested notificationFilter) (subscriptions []*serverSubscription, all notificationFilter) {
 	byServer := make(map[string][]string)
 	for _, uri := range requested.URIs {
@@ -135,7 +135,7 @@ type serverSubscription struct {
 
 // canBegin reports whether the gateway can subscribe to the server now. A subscription to resources can begin
 // immediately. A subscription to list changes can begin when memberIDs contains an open member session with the server.
-// The keys of memberIDs begin with the names of servers.
+// Each key of memberIDs begins with a server's name.
 func (h *serverSubscription) canBegin(memberIDs map[string]string) bool {
 	if len(h.URIs) > 0 {
 		return true
@@ -149,8 +149,8 @@ func (h *serverSubscription) canBegin(memberIDs map[string]string) bool {
 	return false
 }
 
-// run forwards messages from the server to the client's stream. When the server's stream has ended, run opens it again,
-// unless the server has no streams.
+// run forwards messages from the server to the client's stream. When the server's stream has ended, run opens it again.
+// It returns if the server has no streams.
 func (h *serverSubscription) run(ctx context.Context) {
 	wait := allservers.MinRelistenDelay
 	for reopened := false; ; reopened = true {
@@ -158,7 +158,7 @@ func (h *serverSubscription) run(ctx context.Context) {
 		if !h.forwardOnce(ctx, reopened) {
 			return
 		}
-		// If the stream has lasted longer than the maximum delay, the delay is reset to its minimum.
+		// If the stream has lasted longer than the maximum delay, the next delay is the minimum delay.
 		if wait = min(2*wait, allservers.MaxRelistenDelay); time.Since(begin) > allservers.MaxRelistenDelay {
 			wait = allservers.MinRelistenDelay
 		}
@@ -171,8 +171,8 @@ func (h *serverSubscription) run(ctx context.Context) {
 }
 
 // forwardOnce forwards messages from the server until the server's stream ends, and reports whether the stream may be
-// opened again. reopened is true if an earlier stream has ended. In this case, the policy service evaluates the
-// resources again, and the client is notified that the resources may have changed.
+// opened again. reopened is true if an earlier stream has ended. Then the policy service evaluates the resources again,
+// and the client is notified that they may have changed.
 func (h *serverSubscription) forwardOnce(ctx context.Context, reopened bool) bool {
 	x := h.all.ForServer(h.server)
 	if !x.MayReceive(ctx) {

@@ -18,21 +18,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// owner returns a key that identifies the caller and the server. Tasks and approvals are bound to this key.
+// owner returns a key that identifies the caller and the server. Tasks and their approvals belong to this key.
 func (x *message) owner() []byte {
 	owner := visibility.AppendCaller(nil, x.Principal, x.ServerName)
-	if person := principal.Owner(x.Principal); person != (principal.Key{}) { // tokens with one subject can have different owners
+	if person := principal.ConnectionsOf(x.Principal); person != (principal.Key{}) { // two tokens of one subject can use the accounts of different people
 		owner = visibility.AppendPart(visibility.AppendPart(owner, person.Tenant), person.Subject)
 	}
 	return owner
 }
 
-// rewriteTask adds two kinds of edits to an answer. Some edits replace a task's id with the id that the client uses.
-// The other edits remove members of the task's outcome that clients must not receive. rewriteTask refuses a task if the
+// rewriteTask adds the edits for an answer that contains a task. They replace the task's id with the id that the client
+// uses, and remove members of the task's outcome that clients must not receive. rewriteTask refuses a task if the
 // client does not accept tasks. It refuses an outcome that contains a request to the client.
 func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
 	var id, kind string
-	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // ignores a type that is not a string
+	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // a type that is not a string is ignored
 	asked := strings.HasPrefix(x.Message.Method, "tasks/")
 	switch {
 	case kind == mcp.ResultTask && (!x.declaresTasks || x.Message.Method != mcp.MethodToolsCall):
@@ -68,9 +68,8 @@ func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits
 	return edits, nil
 }
 
-// Restore replaces values that the gateway has given to the client with the server's own values. It removes the
-// gateway's own requestState, and replaces a task id with the server's own task id. It returns nil unless the request
-// must be refused.
+// Restore implements [protocol.Protocol]. It removes the gateway's own requestState, and replaces a task id with the
+// server's own task id. It returns a refusal if the request must be refused.
 func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	if !x.Message.RequestState.Present() && !x.Message.TaskIDValue.Present() {
 		return nil
@@ -86,8 +85,8 @@ func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	return x.restoreTaskID()
 }
 
-// restoreTaskID replaces the task id in the request with the server's own task id. It refuses an id that the gateway
-// has not issued to this caller.
+// restoreTaskID replaces the task id in the request with the server's own task id. It returns a refusal if the gateway
+// has not issued the id to this caller.
 func (x *message) restoreTaskID() *refusal.Refusal {
 	if !x.Message.TaskIDValue.Present() || x.IsOwnTask() {
 		return nil

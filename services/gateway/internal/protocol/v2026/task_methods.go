@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 )
 
-// taskState is a task without its outcome, in the form that clients receive (MCP Tasks extension, Tasks).
+// taskState is a task without its outcome, as clients receive it (MCP Tasks extension, Tasks).
 type taskState struct {
 	Type    string       `json:"resultType"`
 	ID      string       `json:"taskId"`
@@ -43,8 +43,8 @@ func describe(s tasks.State) taskState {
 	return out
 }
 
-// ownTask answers a request about a task that the gateway has created. The request needs no rule, because the answer
-// contains only data about the caller's own request.
+// ownTask responds to a request about a task that the gateway has created. The request needs no rule, because the
+// response contains only data about the caller's own request.
 func (x *message) ownTask(ctx context.Context) dispatch.Response {
 	t := x.tasks.Find(x.Message.TaskID, string(x.owner()))
 	switch {
@@ -66,12 +66,12 @@ func (x *message) ownTask(ctx context.Context) dispatch.Response {
 		if approval, _ := t.AwaitedApproval(); t.Cancel() {
 			x.withdraw(ctx, x.Caller, t, approval)
 		}
-	} // a task sends no requests to its client, so an update contains no response
+	} // an update has no effect, because a task sends no requests to its client
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.ID(), mcp.ResultComplete), nil)
 }
 
-// answerTask answers with the state and, if there is one, the outcome of a task. It does not copy the outcome, because
-// a client may request the state often.
+// answerTask returns a response with the state of a task and its outcome, if there is one. It does not copy the
+// outcome, because a client may request the state often.
 func (x *message) answerTask(ctx context.Context, state taskState, out tasks.Outcome) dispatch.Response {
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`

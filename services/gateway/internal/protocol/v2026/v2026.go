@@ -1,6 +1,6 @@
 // Package v2026 serves MCP revision 2026-07-28, which has no sessions. Each request describes its client and its
-// revision, and a server's requests to the client are contained in its answers. A call that waits for an approver
-// becomes a task or continues in further round trips.
+// revision. Servers send requests to the client in their answers. A call that waits for an approver becomes a task, or
+// continues in further round trips.
 package v2026
 
 import (
@@ -43,16 +43,16 @@ type message struct {
 	translates bool
 	// paramHeaders are the headers in which the call must repeat some of its arguments.
 	paramHeaders []upstream.Header
-	// takesTasks is true if the client accepts a task as an answer. declaresTasks is true if the gateway declares to
-	// the server that the client accepts tasks. becomesTask is true if this call becomes a task when it has to wait for
-	// an approval.
+	// takesTasks is true if the client accepts a task as an answer. declaresTasks is true if the gateway declares to the
+	// server that the client accepts tasks. becomesTask is true if this call becomes a task if it has to wait for an
+	// approval.
 	takesTasks, declaresTasks, becomesTask bool
 	roundTrip                              roundTrip
 	releaseState                           func()
 }
 
-// Post handles a message of revision 2026-07-28. The headers must agree with the body, because the policy service
-// evaluates only the body.
+// Post handles a message of revision 2026-07-28. It refuses a message whose headers differ from its body, because the
+// policy service evaluates only the body.
 func (x *message) Post(ctx context.Context) dispatch.Response {
 	x.SetProtocol(x)
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
@@ -61,13 +61,14 @@ func (x *message) Post(ctx context.Context) dispatch.Response {
 	return x.endpoint().handle(ctx)
 }
 
-// statelessEndpoint implements the differences between the URL for one server and the URL for all servers.
+// statelessEndpoint implements the behavior that depends on whether the client uses the URL for one server or the URL
+// for all servers.
 type statelessEndpoint interface {
 	handle(ctx context.Context) dispatch.Response
-	// connect sets the session with the server or the member sessions through which the caller's requests are sent.
+	// connect sets the session or the member sessions with which the caller's requests are sent.
 	connect(sess *session.Session)
-	// hasManyClients reports whether one state serves all clients of a caller. This is possible if each message
-	// contains a description of its client for the server.
+	// hasManyClients reports whether all clients of a caller share one state. This is possible if each message to the
+	// server describes its client.
 	hasManyClients() bool
 }
 
@@ -86,8 +87,8 @@ func (x statelessOne) connect(sess *session.Session) {
 	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), nil)
 }
 
-// hasManyClients returns false if the server uses sessions, because a session has only one client, which declares its
-// capabilities once.
+// hasManyClients returns false if the server uses sessions. A session has only one client, because its capabilities are
+// declared only once.
 func (x statelessOne) hasManyClients() bool { return !x.translates }
 
 type statelessAll struct{ *message }
@@ -142,8 +143,8 @@ func (x *message) handleServer(ctx context.Context) dispatch.Response {
 	return x.handleAdmitted(ctx)
 }
 
-// setTarget prepares the message for its server. isModern is true if the server supports revision 2026-07-28. Otherwise
-// the gateway must translate the message and send it in a session.
+// setTarget prepares the message for its server. isModern is true if the server supports revision 2026-07-28. If not,
+// the gateway has to translate the message and send it in a session.
 func (x *message) setTarget(isModern bool) {
 	x.translates, x.Discovery = !isModern, x.Server.Own()
 	if isModern {
@@ -164,8 +165,8 @@ func (x *message) setCapabilities(access visibility.Access, capabilities []mcp.A
 	}
 }
 
-// isServerModern reports whether the server supports revision 2026-07-28. If this is not known, isServerModern asks the
-// server, and the client's request counts as a probe.
+// isServerModern reports whether the server supports revision 2026-07-28. If this is not known, it asks the server, and
+// counts the client's request as a probe.
 func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.Server.Stateless()
 	if !speaks && len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
@@ -184,8 +185,8 @@ func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response)
 	return speaks, nil
 }
 
-// checkRequired refuses a message that lacks a member that every request of revision 2026-07-28 must have. It also
-// refuses a message whose headers disagree with its body.
+// checkRequired refuses a message without a member that every request of revision 2026-07-28 must have. It also refuses
+// a message whose headers differ from its body.
 func (x *message) checkRequired() *refusal.Refusal {
 	m := x.Message
 	version, _ := protocol.SingleHeader(x.Header, mcp.HeaderVersion)
@@ -213,8 +214,8 @@ func (x *message) checkRequired() *refusal.Refusal {
 	return nil
 }
 
-// checkParamHeaders refuses a call whose headers disagree with its arguments. If the tool is not in the caller's list,
-// checkParamHeaders returns nil, and the call is refused later because its tool is unknown.
+// checkParamHeaders refuses a call whose headers differ from its arguments. If the caller's list does not contain the
+// tool, checkParamHeaders returns nil, because the call is refused later.
 func (x *message) checkParamHeaders(ctx context.Context, tools dispatch.Tools) *refusal.Refusal {
 	if tools.HidesTools {
 		if listing, err := tools.Listed(ctx); err != nil || !listing.Listed {
@@ -257,9 +258,9 @@ func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 	}
 }
 
-// discover answers server/discover with the server's revisions and those capabilities that the caller may use. If the
-// policy does not allow the caller to call the server at all, or if a person must sign in at the server first, the
-// answer comes from the gateway's own discovery.
+// discover responds to server/discover with the server's revisions and the capabilities that the caller may use. If no
+// rule can allow the caller to call the server, or if a person has to sign in at the server first, the response is
+// based on the gateway's own discovery.
 func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()
@@ -311,14 +312,14 @@ func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc
 	return greeting, nil
 }
 
-// editsOutside returns the edits outside the given span. Edits inside it are not needed, because the span is replaced
-// as a whole.
+// editsOutside returns the edits outside the given span. Edits inside the span are not needed, because the whole span
+// is replaced.
 func editsOutside(edits []jsonrpc.Edit, at jsonrpc.Span) []jsonrpc.Edit {
 	return slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 }
 
-// statusOf returns the HTTP status for an answer in revision 2026-07-28. This is the server's status if MCP defines
-// that status for errors, and otherwise 200 (MCP 2026-07-28, Transports).
+// statusOf returns the HTTP status for an answer in revision 2026-07-28 (MCP 2026-07-28, Transports). It is the
+// server's status if MCP defines that status for errors. Otherwise, it is 200.
 func statusOf(answer *jsonrpc.Answer, status int) int {
 	if answer.Error.Present() && (status == http.StatusBadRequest || status == http.StatusNotFound) {
 		return status
@@ -347,7 +348,7 @@ func (x *message) Prepare(ctx context.Context, call *attempt.Call, tracked *sess
 	call.ParamHeaders, call.ApprovalID = x.paramHeaders, cmp.Or(x.roundTrip.approval, x.ApprovalID)
 	tracked.CancelWith(ctx)
 	tracked.SetServerRequests(x.DecideServerRequest)
-	if x.becomesTask = x.mayBeTask(); x.becomesTask { // the client immediately receives the task
+	if x.becomesTask = x.mayBeTask(); x.becomesTask { // the call is not held, because the client receives the task immediately
 		call.Hold = new(time.Duration)
 	}
 	return nil
@@ -367,7 +368,7 @@ func (x *message) Pending(ctx context.Context, result pipeline.Result) (dispatch
 }
 
 func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
-	// If the gateway has translated the server's requests into this answer, DecideServerRequest has already evaluated
+	// If the gateway has added the server's requests to this answer itself, DecideServerRequest has already evaluated
 	// them.
 	if !x.translates || !result.Answer.InputRequests.Present() {
 		if refused := x.CheckInputRequests(ctx, result.Answer); refused != nil {
@@ -379,7 +380,7 @@ func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.R
 		return x.Refuse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
-		x.Discovery.RefreshInBackground(servers.RenewAfter) // the arguments that must be repeated in headers may have changed
+		x.Discovery.RefreshInBackground(servers.RenewAfter) // other arguments may have to be repeated in headers
 	}
 	if edits, refused = x.rewriteTask(ctx, result.Answer, dispatch.MarkPrivate(result.Answer, edits, filtered)); refused != nil {
 		return x.RefusedResponse(ctx, refused)

@@ -51,7 +51,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return c.refuse(ctx, req, codeNoMethod, "a gRPC server has only tools")
 }
 
-// Notify implements upstream.Conn. It does nothing, because a request is cancelled through its context, and gRPC
+// Notify implements upstream.Conn. It does nothing, because requests are cancelled through their contexts, and gRPC
 // servers support no other notifications.
 func (*conn) Notify(context.Context, upstream.Request) error { return nil }
 
@@ -89,7 +89,7 @@ func (c *conn) list(ctx context.Context, req upstream.Request) (upstream.Answer,
 
 func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byte)) (_ upstream.Answer, err error) {
 	defer func() {
-		if panicked := recover(); panicked != nil { // this code interprets protobuf definitions from an untrusted server
+		if panicked := recover(); panicked != nil { // the code above interprets protobuf definitions from an untrusted server
 			err = fmt.Errorf("%w: %s: its answer could not be read: %v", upstream.ErrNoAnswer, c.transport.cfg.Name, panicked)
 		}
 	}()
@@ -105,10 +105,10 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	if len(arguments) == 0 {
 		arguments = []byte("{}")
 	}
-	// The arguments are parsed strictly according to the tool's schema, so that the server receives exactly what the
-	// policy service has evaluated.
+	// The arguments are parsed strictly according to the tool's schema, so that the server receives exactly the arguments
+	// that the policy service has evaluated.
 	in := t.in.New()
-	// If this fails, the result is a tool error, because the call was not sent, and the same arguments will fail again.
+	// If this fails, the result is a tool error. The call was not sent, and the same arguments would fail again.
 	if err := strictprotojson.Read(arguments, in); err != nil {
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.toAnswer(ctx, req, text, err)
@@ -135,7 +135,7 @@ func (c *conn) toAnswer(ctx context.Context, req upstream.Request, result []byte
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
 // invoke calls the gRPC method and returns its response. If the server reports that it has not processed the call,
-// invoke starts the call again. However, it does not do this if the call may run only once and gRPC has already
+// invoke starts the call again. However, a call that may run only once is not started again if gRPC has already
 // received the message, because the server may have read the message.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (out protoreflect.Message, err error) {
 	for range maxRefused {
@@ -153,8 +153,8 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 	return nil, err
 }
 
-// invokeOnce is like invoke, but returns an error if the server has not processed the call. It passes to events the
-// progress messages that arrive before the response. Before it reads a message, it reserves memory for a message of the
+// invokeOnce is like invoke, but returns an error if the server has not processed the call. It calls events with each
+// progress message that arrives before the response. Before it reads a message, it reserves memory for a message of the
 // maximum size.
 func (c *conn) invokeOnce(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, try *attempts, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.callContext(ctx, req.TraceParent))
@@ -196,7 +196,7 @@ func (c *conn) invokeOnce(ctx context.Context, t *tool, in protoreflect.Message,
 			c.passProgress(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}
-		// The response is used only if the status that the server sends after the response is OK.
+		// The response is used only if the status after the response is OK.
 		switch err := stream.RecvMsg(&text); {
 		case errors.Is(err, io.EOF):
 			return out, nil
@@ -222,7 +222,7 @@ func (c *conn) passProgress(ctx context.Context, text []byte, req upstream.Reque
 	events(message.Raw)
 }
 
-// errOwn marks an error that has occurred in the gateway itself, not in the server.
+// errOwn means that an error has occurred in the gateway itself, not in the server.
 var errOwn = errors.New("the call failed in the gateway")
 
 // isOwn reports whether a status was created by the gateway's own gRPC library and not by the server.
@@ -230,7 +230,6 @@ func isOwn(st *status.Status) bool {
 	return (st.Code() == codes.ResourceExhausted || st.Code() == codes.Internal) && strings.HasPrefix(st.Message(), "grpc: ")
 }
 
-// errAway marks the error of a call for which there was no connection.
 var errAway = errors.New("there is no connection to the server")
 
 func neverSent(err error) error {
@@ -241,7 +240,7 @@ func neverSent(err error) error {
 }
 
 // failed returns the outcome of a call without a response. If the server has returned a status, the outcome is a tool
-// result that reports an error. If the effect of the call is not known, the outcome is an error.
+// result that reports an error. If the effect of the call is unknown, the outcome is an error.
 func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (upstream.Answer, error) {
 	name := c.transport.cfg.Name
 	st, fromServer := status.FromError(err)

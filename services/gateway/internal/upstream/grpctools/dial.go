@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// window limits how many bytes are buffered for one unread response. allWindows limits how many bytes are buffered
-	// for all unread responses on one connection.
+	// window is the maximum number of bytes that are buffered for one unread response. allWindows is the maximum number of
+	// bytes that are buffered for all unread responses on one connection.
 	window     = 64 << 10
 	allWindows = 1 << 20
 	// maxHeaders is the maximum size of a server's headers and trailers, in bytes.
@@ -28,9 +28,9 @@ const (
 )
 
 // Dial returns a connection to an external server at host:port. The connection is established on first use. It is never
-// established to an address that configured hosts must not resolve to, such as a link-local address. ca is the path of
-// a PEM file with the only trusted certificates. If ca is empty, the system's certificates are trusted. A call is sent
-// again only if the server has not processed it.
+// established to a link-local address, or to another address that is not allowed for configured hosts. ca is the path
+// of a PEM file with the only trusted certificates. If ca is empty, the system's certificates are trusted. A call is
+// sent again only if the server has not processed it.
 func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {

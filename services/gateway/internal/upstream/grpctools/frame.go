@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxPieces is the maximum number of fields in a response, including fields of nested messages. It is limited because a
-// field may have only two bytes on the wire, but needs about a hundred bytes in memory.
+// maxPieces is the maximum number of fields in a response, including fields in nested messages. This limit is necessary
+// because a field can be two bytes long on the wire but needs about a hundred bytes in memory.
 const maxPieces = 200_000
 
 // errPieces means that a response would need much more memory than its length suggests.
 var errPieces = fmt.Errorf("the answer contains more than %d fields", maxPieces)
 
-// frames is a codec that encodes messages to the server. It does not decode messages from the server, because they are
-// checked before they are decoded.
+// frames is a codec that encodes messages to the server. It does not decode messages from the server. They are decoded
+// later, after they were checked.
 type frames struct{}
 
 // Marshal implements encoding.CodecV2.
@@ -80,7 +80,7 @@ func count(text []byte, md protoreflect.MessageDescriptor, budget *int) error {
 					return err
 				}
 			case fd.IsPacked():
-				*budget -= len(value) / 8 // a packed number may have one byte on the wire, but needs eight bytes in memory
+				*budget -= len(value) / 8 // a packed number may be one byte long on the wire, but needs eight bytes in memory
 			}
 		}
 		text = text[n:]

@@ -1,6 +1,6 @@
-// Package grpctools provides methods of a gRPC server as tools. It provides each method whose protobuf definition has
-// the option (sluice.mcp.v1.tool). A tool call is translated into a call to the method. The arguments are parsed
-// strictly according to the tool's schema and become the method's request. The method's response becomes the tool
+// Package grpctools provides the methods of a gRPC server as MCP tools. A method is a tool if its protobuf definition
+// has the option (sluice.mcp.v1.tool). A tool call becomes a call of the method. The tool's arguments are parsed
+// strictly according to the tool's schema, and become the request message. The response message becomes the tool
 // result.
 package grpctools
 
@@ -25,8 +25,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// maxAnswer is the maximum size of a method's response, in bytes. The response is longer when it is written as JSON,
-// and a tool result contains the JSON twice.
+// maxAnswer is the maximum size, in bytes, of a method's response. The size of the tool result is larger, because JSON
+// is longer and the result contains the JSON twice.
 const maxAnswer = 4 << 20
 
 // fresh is the age after which a server's tool list is requested again. stale is the age up to which the list is used
@@ -40,18 +40,18 @@ type Config struct {
 	// Contracts is the name of a protobuf package that is linked into this program and defines the server's tools. If
 	// it is empty, the transport requests the tools by server reflection.
 	Contracts protoreflect.FullName
-	// Headers are sent as metadata with every call. The references to secrets in them have been resolved.
+	// Headers are sent as metadata with every call. References to secrets in the headers must already be resolved.
 	Headers map[string]string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
 }
 
-// Deps are the dependencies of a transport. Conn and Log are required.
+// Deps are the dependencies of a transport. Close may be nil.
 type Deps struct {
 	// Conn is the connection to the server.
 	Conn grpc.ClientConnInterface
-	// Close closes Conn. The transport calls Close once, when the transport itself is closed. Close is nil if the
-	// caller of New shares Conn and closes it itself.
+	// Close closes Conn. The transport calls Close once, when the transport itself is closed. If Close is nil, the caller
+	// of New has to close Conn.
 	Close func() error
 	Log   *slog.Logger
 }
@@ -99,8 +99,8 @@ func New(cfg Config, deps Deps) (*Transport, error) {
 // Kind implements upstream.Transport.
 func (*Transport) Kind() string { return "grpc" }
 
-// ToolsChanged implements upstream.Transport. It returns nil, because the protobuf definitions of a running server do
-// not change.
+// ToolsChanged implements upstream.Transport. It returns nil, because it assumes that the protobuf definitions of a
+// running server do not change.
 func (*Transport) ToolsChanged() <-chan struct{} { return nil }
 
 // Close implements upstream.Transport. It is idempotent.
@@ -142,7 +142,7 @@ func (t *Transport) currentTools(ctx context.Context) (*set, error) {
 	return tools, nil
 }
 
-// callContext returns the context for a call. It contains the call's metadata.
+// callContext returns a context with the metadata for a call.
 func (t *Transport) callContext(ctx context.Context, traceParent string) context.Context {
 	md := maps.Clone(t.headers)
 	if traceParent != "" {

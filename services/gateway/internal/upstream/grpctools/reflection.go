@@ -148,8 +148,8 @@ func isOurs(name string) bool {
 	return err == nil
 }
 
-// linked links the files. If this program contains a compiled version of a file, that version is used instead of the
-// server's version, because the options are read with this program's definitions.
+// linked links the files. If this program contains a compiled version of a file, that version replaces the server's
+// version, because this program reads the options with its own definitions.
 func (r *reflector) linked() (*protoregistry.Files, error) {
 	all := new(descriptorpb.FileDescriptorSet)
 	done := make(map[string]bool)
@@ -183,7 +183,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	if err != nil {
 		return nil, errors.Join(errors.New("the server's contracts do not fit together"), err)
 	}
-	// Only this program's files may define packages with a special meaning.
+	// Only files in this program may define packages with a special meaning.
 	for name := range r.files {
 		for _, reserved := range []string{"google.protobuf", "sluice", "buf.validate"} {
 			if own := r.files[name].GetPackage(); !isOurs(name) && (own == reserved || strings.HasPrefix(own, reserved+".")) {

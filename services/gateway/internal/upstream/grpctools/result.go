@@ -42,7 +42,7 @@ func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// maxJSON is the maximum length of a response when it is written as JSON, in bytes. A result contains the JSON twice.
+// maxJSON is the maximum length, in bytes, of a response in JSON. A result contains the JSON twice.
 const maxJSON = upstream.MaxMessage / 2
 
 // metaStatus is the key for the server's status in the `_meta` of a result.

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// This file describes protobuf messages as JSON Schemas (2020-12). A schema is never stricter than the protobuf
-// definition. The server itself must check rules that JSON Schema cannot express.
+// This file generates JSON Schemas (2020-12) for protobuf messages. A schema is never stricter than the protobuf
+// definition. JSON Schema can't express all rules, so the server itself must check the other rules.
 
 type schema = map[string]any
 
@@ -30,8 +30,8 @@ func outputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error
 	return (&schemas{budget: budget}).objectSchema(md)
 }
 
-// maxSchemas is the maximum number of properties and enum names in one server's schemas. It is limited because nested
-// messages can produce very large schemas from few bytes.
+// maxSchemas is the maximum number of properties and enum names in the schemas of one server. This limit is necessary
+// because nested messages can produce very large schemas from few bytes.
 const maxSchemas = 200_000
 
 // errSchemas is the error for a server whose schemas exceed maxSchemas.
@@ -57,7 +57,7 @@ func (s *schemas) objectSchema(md protoreflect.MessageDescriptor) (schema, error
 	return out, nil
 }
 
-// takeBudget subtracts n from *s.budget, and reports whether *s.budget was at least n before.
+// takeBudget subtracts n from the budget. It reports whether the budget was at least n.
 func (s *schemas) takeBudget(n int) bool {
 	*s.budget -= n
 	return *s.budget >= 0
@@ -122,8 +122,7 @@ func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.Field
 	return out
 }
 
-// isDeprecated reports whether the protobuf definition marks an enum value as deprecated. Services no longer use such
-// values.
+// isDeprecated reports whether the protobuf definition marks an enum value as deprecated. Schemas omit such values.
 func isDeprecated(v protoreflect.EnumValueDescriptor) bool {
 	options, _ := v.Options().(*descriptorpb.EnumValueOptions)
 	return options.GetDeprecated()
@@ -192,8 +191,8 @@ func wellKnown(name protoreflect.FullName) schema {
 	return nil
 }
 
-// bounded adds some of a field's validation rules to a schema. It ignores all other rules, which the server itself must
-// check.
+// bounded adds a field's validation rules to a schema as far as JSON Schema can express them. The server itself must
+// check the other rules.
 func bounded(out schema, rules *validatepb.FieldRules) {
 	if rules == nil {
 		return

@@ -29,17 +29,17 @@ type tool struct {
 	definition []byte
 }
 
-// toolName is the pattern for tool names. The definition of the option documents the same pattern.
+// toolName is the pattern for tool names. The comment of the option contains the same pattern.
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
 const (
-	// maxTools limits how many tools a server may have. maxList is the maximum total length of their definitions, in
-	// bytes.
+	// maxTools is the maximum number of tools of a server. maxList is the maximum total length, in bytes, of their
+	// definitions.
 	maxTools = 10_000
 	maxList  = 8 << 20
 )
 
-// A set contains the tools of a server. It is immutable after it has been built.
+// A set contains the tools of a server. It must not be changed after the last call to add.
 type set struct {
 	// listed contains the tools in the order of their services and methods.
 	listed []*tool

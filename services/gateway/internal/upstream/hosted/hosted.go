@@ -1,6 +1,6 @@
-// Package hosted represents an MCP client's own tools, such as its shell, as a server. The client's hook asks the
-// gateway before each call to such a tool. If the gateway forwards the call to this server, the call is allowed, and
-// the client itself executes it.
+// Package hosted represents the own tools of an MCP client, such as its shell, as a server. Before each call to such a
+// tool, a hook in the client sends the call to the gateway. If the policy allows the call, the gateway forwards the
+// call to this server. Its response tells the client to execute the call.
 package hosted
 
 import (
@@ -23,7 +23,7 @@ const (
 	noTool   = `{"code":-32602,"message":"the client has no such tool"}`
 )
 
-// allowed is the result of an allowed call. After the client has received this result, it executes the call.
+// allowed is the result for an allowed call. The client executes the call after it has received this result.
 const allowed = `{"content":[{"type":"text","text":"The client may execute this call."}]}`
 
 // Transport represents the tools of one client as a server.
@@ -75,7 +75,8 @@ func (t *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	return conn{t}, answer, nil
 }
 
-// answer returns the JSON-RPC response to req. The response contains the given member with the given value.
+// answer returns the JSON-RPC response to req. member is `"result":` or `"error":`, and value is the JSON value of this
+// member.
 func (t *Transport) answer(ctx context.Context, req upstream.Request, member string, value []byte) (upstream.Answer, error) {
 	text := make([]byte, 0, len(value)+len(req.ID())+64)
 	text = append(append(append(text, `{"jsonrpc":"2.0","id":`...), req.ID()...), ',')

@@ -16,14 +16,15 @@ import (
 )
 
 const (
-	// eventQueue limits how many messages may wait for the receiver of a request. maxEvent is the maximum size of each
-	// of these messages, in bytes. A message that exceeds one of these limits or the principal's memory budget is
-	// dropped, because a slow client must not delay other clients.
+	// eventQueue is the maximum number of messages that wait for the receiver of a request. maxEvent is the maximum size,
+	// in bytes, of each of these messages. A message is dropped if it exceeds one of these limits or the principal's
+	// memory budget. Otherwise, a slow client would delay other clients.
 	eventQueue = 64
 	maxEvent   = 256 << 10
-	// maxOwed limits how many abandoned requests of a process are stored, so that late answers to them are recognized.
+	// maxOwed is the maximum number of abandoned requests of a process that are stored. They are stored so that late
+	// answers to them are recognized.
 	maxOwed = 4096
-	// maxAsked limits how many of the process's own requests are stored.
+	// maxAsked is the maximum number of stored requests from a process to its clients.
 	maxAsked = 64
 )
 
@@ -31,8 +32,8 @@ const (
 type pendingCall struct {
 	proc *process
 	m    *jsonrpc.Message
-	// permit is the permit of the request, or nil if the request needs no permit. lines keeps the session's lines to
-	// the process in order.
+	// permit is the permit of the request, or nil if the request needs no permit. lines keeps the session's lines in
+	// order.
 	permit upstream.Permit
 	lines  *lineOrder
 	start  lineStart
@@ -45,8 +46,8 @@ type pendingCall struct {
 	// bytes.
 	events      chan []byte
 	seen, bytes int
-	// begun is used only for a request that is not expected to end, such as a subscription. For such a request the
-	// limits apply per minute, and begun is the start of the current minute.
+	// begun is the start of the current minute. It is used only for requests that can last indefinitely, such as
+	// subscriptions, because the limits on messages apply to each minute of such a request.
 	begun time.Time
 	// room is the memory for the answer, and queued is the memory for the messages in events. Both are nil for a
 	// request from the gateway itself.
@@ -76,9 +77,9 @@ type callTable struct {
 	mu   sync.Mutex
 	byID map[int64]*pendingCall
 	last int64
-	// abandoned contains the ids of abandoned requests whose answers have not arrived.
+	// abandoned contains the ids of abandoned requests that are not answered yet.
 	abandoned map[int64]struct{}
-	// processRequests contains the id keys of the process's requests that wait for a client's response, newest last.
+	// processRequests contains the id keys of requests from the process that wait for a client's response, oldest first.
 	processRequests []string
 	// greetings is the number of handshake requests (initialize or server/discover) that the process has received.
 	greetings int64
@@ -123,9 +124,9 @@ func (t *callTable) methodOf(id []byte) string {
 	return ""
 }
 
-// onlyPending returns the request in flight if the process handles no other request, and otherwise nil. If the process
-// is shared, an abandoned request that is not answered yet also counts as another request. Otherwise a late answer to
-// that request could end another principal's request.
+// onlyPending returns the request in flight if it is the only request that the process handles. Otherwise, it returns
+// nil. In a shared process, an unanswered abandoned request also counts, because a late answer to it could otherwise
+// end another principal's request.
 func (t *callTable) onlyPending(shared bool) *pendingCall {
 	t.mu.Lock()
 	owed := len(t.abandoned)
@@ -148,9 +149,9 @@ func (t *callTable) first() (first *pendingCall) {
 	return first
 }
 
-// addRequest registers a request that the process has sent with the given raw id, and reports whether the id is valid
-// and new. If too many requests are registered, the oldest request is removed, and the response to that request will be
-// dropped.
+// addRequest registers a request that the process has sent with the given raw id. It reports whether the id is valid
+// and new. If too many requests are registered, the oldest request is removed. The response to the removed request will
+// be dropped.
 func (t *callTable) addRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,7 +166,8 @@ func (t *callTable) addRequest(id []byte) bool {
 	return true
 }
 
-// takeRequest removes the process's request with the given raw id, and reports whether there was one.
+// takeRequest removes the request that the process has sent with the given raw id. It reports whether there was such a
+// request.
 func (t *callTable) takeRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,7 +186,7 @@ func (t *callTable) hasRequests() bool {
 	return len(t.processRequests) > 0
 }
 
-// hasCalls reports whether any request was sent to the process after the handshake requests (initialize or
+// hasCalls reports whether the process has received any request other than the handshake requests (initialize or
 // server/discover).
 func (t *callTable) hasCalls() bool {
 	t.mu.Lock()
@@ -200,7 +202,7 @@ func (t *callTable) countGreeting() {
 }
 
 // retire makes the table refuse further requests if no request is in flight and the process has served maxCalls tool
-// calls. If maxCalls is 0, retire does nothing. It returns true only if it has now retired the process.
+// calls. If maxCalls is 0, retire does nothing. It reports whether this call has retired the process.
 func (t *callTable) retire(maxCalls int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -223,7 +225,7 @@ func (t *callTable) remove(c *pendingCall) {
 	delete(t.byID, c.id)
 }
 
-// abandon removes a request and stores its id, because the answer may still arrive.
+// abandon removes a request and stores its id, because the answer might still arrive.
 func (t *callTable) abandon(c *pendingCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -289,16 +291,17 @@ func (c *pendingCall) line() ([]byte, error) {
 	if c.token != nil {
 		edits = append(edits, jsonrpc.Edit{Span: c.m.Meta.ProgressToken, With: c.number()})
 	}
-	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // a shared process serves several clients, so it does not receive the capabilities of one
+	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // a shared process serves several clients, so it does not receive the capabilities of one client
 		edits = append(edits, jsonrpc.Edit{Span: c.m.Capabilities, With: []byte("{}")})
 	}
 	return frame(c.m.Raw, edits...)
 }
 
-// do sends a request and returns the answer, in which the id is replaced with the client's id.
+// do sends a request and returns the answer. In the answer, the client's id replaces the id that the process has
+// received.
 func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*jsonrpc.Answer, error) {
 	defer c.queued.Close()
-	defer p.refuseQueued(c.events) // after this, no message is queued
+	defer p.refuseQueued(c.events) // at this point, no other message can be queued
 	defer p.calls.abandon(c)
 	line, err := c.line()
 	if err != nil {
@@ -322,8 +325,7 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 	return answer, nil
 }
 
-// withClientID returns an answer with the client's id. It waits for a time slice (a turn to use the processor) before
-// it copies a large answer.
+// withClientID returns an answer with the client's id. Before it copies a large answer, it waits for processor time.
 func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jsonrpc.Answer, error) {
 	end, err := c.room.TimesliceFor(ctx, len(a.Raw))
 	if err != nil {
@@ -338,7 +340,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 	return addressed, nil
 }
 
-// await waits for the answer. It passes each message that arrives before the answer to events.
+// await waits for the answer and returns it. In the meantime, it calls events with each message that arrives.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -351,7 +353,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 		case <-ctx.Done():
 		case <-c.proc.done:
 		}
-		// The answer may have arrived before ctx was done or the process ended. In that case the answer is returned.
+		// If the answer arrived before ctx was done or the process ended, return the answer.
 		select {
 		case r := <-c.result:
 			return c.drainEvents(r, events)
@@ -364,7 +366,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 	}
 }
 
-// drainEvents passes each message that has arrived before the answer to events, and returns the answer.
+// drainEvents calls events with each queued message, and then returns the answer.
 func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -383,8 +385,8 @@ func (p *process) recycle() {
 	}
 }
 
-// abandon sends the process a cancellation of a request if the caller no longer waits for the answer. It sends no
-// cancellation for initialize, because MCP forbids that. It also sends none if the client has already sent one.
+// abandon sends the process a cancellation of a request for which the caller no longer waits. It sends no cancellation
+// for initialize, because MCP forbids that. It also sends none if the client has already sent one.
 func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	if errors.Is(err, upstream.ErrNeverSent) || c.m.Method == mcp.MethodInitialize || errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
 		return

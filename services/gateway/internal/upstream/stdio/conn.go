@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// cancelGrace is how long an answer is still accepted after the client has cancelled the request. A server that acts on
+// cancelGrace is how long an answer is still accepted after the client has cancelled the request. A server that obeys
 // the cancellation sends no answer.
 const cancelGrace = 2 * time.Second
 
@@ -33,9 +33,9 @@ type conn struct {
 }
 
 type flight struct {
-	key    string // the key of the client's id
+	key    string // the id key of the client's request
 	cancel context.CancelCauseFunc
-	call   *pendingCall // nil until a process has the request
+	call   *pendingCall // nil until the request is registered with a process
 }
 
 func newConn(s *transport, h *host, modern bool) *conn {
@@ -65,7 +65,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return upstream.Answer{Message: answer}, err
 }
 
-// register registers a request with the process that will receive the request.
+// register registers a request with the current process. It does not send the request.
 func (c *conn) register(ctx context.Context, m *jsonrpc.Message, memory *limits.Memory, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
@@ -74,12 +74,12 @@ func (c *conn) register(ctx context.Context, m *jsonrpc.Message, memory *limits.
 		}
 		if call := p.register(m, memory, events); call != nil {
 			return call, nil
-		} // otherwise the process was just retired, and register waits for the next one
+		} // if call is nil, the process was just retired, and register waits for the next process
 	}
 }
 
-// Notify implements upstream.Conn. It drops notifications/initialized, because a process receives that notification
-// when it is started.
+// Notify implements upstream.Conn. It drops notifications/initialized, because the gateway itself sends this
+// notification when it starts a process.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	m := req.Message
 	switch {
@@ -105,8 +105,8 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, &c.lines, line, req.Permit)
 }
 
-// requester returns the process whose request the client's message m answers or reports progress on. If another process
-// has replaced that process, requester returns an error.
+// requester returns the process whose request the client's message m belongs to. m is a response or a progress
+// notification. If another process has replaced that process, requester returns an error.
 func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
@@ -118,7 +118,7 @@ func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 }
 
 // cancel notifies the process that a request of this session is cancelled. If no byte of the request was written to the
-// process, cancel withdraws the request instead. If the request is not in flight in this session, the cancellation is
+// process, cancel withdraws the request instead. If the session has no such request in flight, the cancellation is
 // dropped.
 func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 	f, call := c.inFlight(jsonrpc.IDKey(m.RequestID.Of(m.Raw)))
@@ -134,8 +134,7 @@ func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
 	time.AfterFunc(cancelGrace, func() { f.cancel(upstream.ErrCancelled) })
-	// A part of the request was already written, so the cancellation is sent without waiting for the session's other
-	// lines.
+	// A part of the request is already written, so the cancellation does not wait for other lines of the session.
 	return call.proc.send(ctx, new(lineOrder), line, nil)
 }
 
@@ -155,8 +154,7 @@ func (c *conn) Close(context.Context) error {
 	return nil
 }
 
-// process returns the current process. Its errors wrap [upstream.ErrNeverSent], because the message was certainly not
-// sent.
+// process returns the current process. Its errors wrap [upstream.ErrNeverSent], because no message was sent.
 func (c *conn) process(ctx context.Context) (*process, error) {
 	c.mu.Lock()
 	closed := c.closed
@@ -199,8 +197,8 @@ func (c *conn) removeFlight(f *flight) {
 	delete(c.flights, f)
 }
 
-// inFlight returns the request with the given id key, or nil if there is none. The returned call is nil until the
-// request was registered with a process.
+// inFlight returns the request with the given id key, or nil if there is none. The returned call is nil before the
+// request is registered with a process.
 func (c *conn) inFlight(key string) (*flight, *pendingCall) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// fileCost is the minimum size that is counted for a file or directory, in bytes. Empty files also count, because file
-	// systems limit the number of files.
+	// fileCost is the minimum size, in bytes, that counts for a file or directory. Empty files count because file systems
+	// limit the number of files.
 	fileCost = 4 << 10
 	// maxDepth is the maximum nesting depth in a private directory.
 	maxDepth = 200
-	// measureEvery is the minimum time between two measurements of a directory. The pause after a measurement is at least
-	// measureShare times as long as the measurement.
+	// measureEvery is the minimum time between two measurements of a directory. The pause after a measurement is also at
+	// least measureShare times the duration of the measurement.
 	measureEvery = 2 * time.Second
 	measureShare = 4
-	// smallDrop is the minimum decrease of the free space that causes an early measurement, in bytes.
+	// smallDrop is the minimum decrease in free space, in bytes, that causes an early measurement.
 	smallDrop = 4 << 20
-	// A file system is short of space if its free space is less than 1/shortShare of its size and also less than
-	// shortMost bytes.
+	// A file system is short of space if its free space is less than shortMost bytes and less than 1/shortShare of its
+	// size.
 	shortShare = 20
 	shortMost  = 1 << 30
 )
@@ -41,7 +41,7 @@ var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d 
 // disk measures the size of a process's private directory. It must be used by one goroutine at a time.
 type disk struct {
 	server *transport
-	// dir is the private directory, or empty if the directory is not private. label is the name of the directory in
+	// dir is the private directory, or "" if the process has no private directory. label is the name of the directory in
 	// errors.
 	dir     string
 	label   string
@@ -97,7 +97,7 @@ func (d *disk) limitError(err error) error {
 }
 
 // isCausedByProgram reports whether the server's process may have caused the error of a measurement. Other errors, such
-// as too many open files in the gateway, are ignored until the next measurement.
+// as too many open files in the gateway, are ignored.
 func isCausedByProgram(err error) bool {
 	return errors.Is(err, errDepth) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
@@ -118,7 +118,7 @@ func (d *disk) admit() error {
 	d.used, err = measure(d.dir, d.server.cfg.Limits.Disk)
 	d.free, _ = space(d.dir)
 	if isCausedByProgram(err) {
-		err = nil // an ended process must not prevent the next start, so such errors count only while a process runs
+		err = nil // such errors count only while a process runs, because a process that has ended must not prevent the next start
 	}
 	if err = d.limitError(err); err != nil {
 		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder is too large; remove files from it, or raise the limit", "folder", d.dir, "error", err)
@@ -126,9 +126,9 @@ func (d *disk) admit() error {
 	return err
 }
 
-// makeRoom removes the files that were created since the process started, if the file system is short of space, because
-// the mesh and other servers need that space. It keeps older files, and all files in a directory that principals share.
-// A file that replaced an older file counts as new.
+// makeRoom removes the files that were created since the process started if the file system is short of space, because
+// the mesh and other servers need the space. It keeps older files. It also keeps all files in a directory that
+// principals share. A file that has replaced an older file counts as new.
 func (d *disk) makeRoom(log *slog.Logger) {
 	if d.dir == "" || d.server.cfg.Shared {
 		return
@@ -142,14 +142,14 @@ func (d *disk) makeRoom(log *slog.Logger) {
 	}
 }
 
-// space returns the number of bytes that a file system can still store, plus fileCost bytes for each free inode. short
+// space returns the free space of a file system in bytes. Each free inode counts as fileCost additional bytes. short
 // reports whether too few bytes or too few inodes are free.
 func space(dir string) (free int64, short bool) {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
 		return 0, false
 	}
-	size := int64(st.Bsize) //nolint:unconvert // its type differs on other systems
+	size := int64(st.Bsize) //nolint:unconvert // the type of Bsize differs on other systems
 	bytes, all := int64(st.Bavail)*size, int64(st.Blocks)*size
 	short = bytes < min(all/shortShare, shortMost) || st.Files > 0 && st.Ffree < st.Files/shortShare
 	if st.Files > 0 {
@@ -180,9 +180,10 @@ func measure(dir string, maxBytes int64) (used int64, err error) {
 	return used, err
 }
 
-// removeSince removes the files in a private directory that were created at the time since or later. The file system
-// records the birth time, so a process cannot change it. If the file system does not report birth times, no file is
-// removed. Links on the path from root to the directory are not followed, because a process may have created them.
+// removeSince removes the files in a private directory that were created at the time since or later. It uses the birth
+// time, because the file system records it and a process can't change it. If the file system does not report birth
+// times, no file is removed. removeSince follows no links on the path from root to the directory, because a process may
+// have created them.
 func removeSince(root, dir string, since time.Time) error {
 	fd, err := openBelow(root, dir)
 	if err != nil {
@@ -238,7 +239,7 @@ func walkOpen(fd int, visit func(dir int, name string, st *unix.Stat_t) error) e
 		_ = unix.Close(fd)
 		return err
 	}
-	return walkIn(fd, uint64(st.Dev), 0, visit) //nolint:unconvert // its type differs on other systems
+	return walkIn(fd, uint64(st.Dev), 0, visit) //nolint:unconvert // the type of Dev differs on other systems
 }
 
 // walkIn visits the entries of an open directory at the given depth. It closes the directory.
@@ -267,7 +268,7 @@ func visitOne(fd int, name string, device uint64, depth int, visit func(dir int,
 	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
-	if uint64(st.Dev) != device { //nolint:unconvert // it has another type on other systems
+	if uint64(st.Dev) != device { //nolint:unconvert // the type of Dev differs on other systems
 		return nil
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -282,8 +283,8 @@ func visitOne(fd int, name string, device uint64, depth int, visit func(dir int,
 	return visit(fd, name, &st)
 }
 
-// deletedSize returns the total size of deleted files that processes in the group still have open on the directory's
-// file system, in bytes.
+// deletedSize returns the total size, in bytes, of deleted files on the directory's file system that processes in the
+// group still have open.
 func deletedSize(dir string, group *proclimit.Group) (used int64) {
 	var folder unix.Stat_t
 	if unix.Stat(dir, &folder) != nil {

@@ -13,14 +13,13 @@ import (
 )
 
 const (
-	// maxEndedFolders is the maximum number of private directories of one person's ended agents on one server. The
-	// gateway removes the directories that exceed it.
+	// maxEndedFolders is the maximum number of private directories that are kept for one person's ended agents on one
+	// server. The gateway removes the others.
 	maxEndedFolders = 200
 	// maxEndedDisk limits the total size of these directories, as a multiple of [Limits.Disk].
 	maxEndedDisk = 2
 )
 
-// agentFolder is a private directory of an agent.
 type agentFolder struct {
 	folderUser
 
@@ -35,8 +34,8 @@ type folderSize struct {
 	bytes int64
 }
 
-// readMark returns the description of an agent's private directory from its marker file. The user is empty if an
-// earlier release wrote the file, or if writing it was interrupted.
+// readMark reads the marker file of an agent's private directory. In the result, the user is empty if an earlier
+// release wrote the file, or if writing it was interrupted.
 func readMark(dir string) (agentFolder, error) {
 	f := agentFolder{dir: dir}
 	info, err := os.Stat(dir + agentMark)
@@ -51,9 +50,9 @@ func readMark(dir string) (agentFolder, error) {
 	return f, err
 }
 
-// limitEnded removes private directories of each person's ended agents until the remaining ones are within the limit.
-// It removes the least recently used directories first. Directories of agents that have not ended, or that can be
-// restored, do not count.
+// limitEnded removes private directories of each person's ended agents until the remaining directories are within the
+// limits. It removes the least recently used directories first. Directories of agents that have not ended, or that can
+// be restored, are not counted or removed.
 func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
 	byPerson := make(map[principal.Key][]agentFolder)
 	for _, f := range unused {
@@ -80,9 +79,9 @@ func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
 	}
 }
 
-// excess sorts a person's directories by their last use and returns those that exceed the limit.
+// excess sorts a person's directories by their last use, and returns the directories that exceed the limits.
 func (w *sweeper) excess(dirs []agentFolder) []agentFolder {
-	if len(dirs) <= maxEndedDisk { // no directory is larger than Limits.Disk
+	if len(dirs) <= maxEndedDisk { // the total size can't exceed the limit, because no directory is larger than Limits.Disk
 		return nil
 	}
 	slices.SortFunc(dirs, func(a, b agentFolder) int { return b.used.Compare(a.used) })

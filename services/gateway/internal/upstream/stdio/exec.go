@@ -40,8 +40,8 @@ func (s *transport) prepare(h *host, used *usedProgram) (c sandbox.Command, err 
 	}
 	env, name := s.cfg.environment(c.Dir), s.cfg.Command[0]
 	if used != nil {
-		// The package's programs come first in PATH, as they do with npx, so that the package finds the programs of its
-		// dependencies.
+		// The directory with the package's programs is first in PATH, as with npx. The package therefore finds the programs
+		// of its dependencies.
 		env["PATH"] = used.Bin() + string(filepath.ListSeparator) + env["PATH"]
 		name, c.Read = used.Program, used.Dir
 		c.Args = append([]string{name}, s.cfg.Install.Command.Args...)
@@ -49,15 +49,15 @@ func (s *transport) prepare(h *host, used *usedProgram) (c sandbox.Command, err 
 	if c.Path, err = findProgram(name, env["PATH"]); err != nil {
 		return c, err
 	}
-	c.Env = make([]string, 0, len(env)) // a nil Env would mean the environment of the gateway
+	c.Env = make([]string, 0, len(env)) // with a nil Env, the process would inherit the gateway's environment
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		c.Env = append(c.Env, name+"="+env[name])
 	}
 	return c, nil
 }
 
-// Missing returns an error if no process can be started on this machine because the program or the working directory
-// does not exist.
+// Missing returns an error if the program or the working directory does not exist on this machine. In this case, no
+// process can be started.
 func (c *Config) Missing() error {
 	if c.Dir != "" {
 		if _, err := c.folder(principal.Key{}); err != nil {
@@ -79,8 +79,8 @@ func (c *Config) Program() (path string, env map[string]string, err error) {
 	return path, env, err
 }
 
-// existingFolders removes the absolute directories that do not exist from a PATH. Otherwise a process could create such
-// a directory and put programs into it that are found before the intended programs.
+// existingFolders removes absolute directories that do not exist from a PATH. Otherwise, a process could create such a
+// directory and put programs into it that take precedence over the intended programs.
 func existingFolders(path string) string {
 	return strings.Join(slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
 		info, err := os.Stat(dir)
@@ -111,13 +111,13 @@ func (c *Config) folder(key principal.Key) (string, error) {
 	return dir, nil
 }
 
-// inFolder reports whether name is a clean relative path that does not lead out of a directory.
+// inFolder reports whether name is a clean relative path to an entry inside a directory.
 func inFolder(name string) bool {
 	return filepath.IsLocal(name) && filepath.Clean(name) == name && name != "."
 }
 
-// removeFiles removes the given files if they exist. A process controls the directory, so a name that refers to a link
-// or a directory is an error.
+// removeFiles removes the given files if they exist. If a name refers to a link or a directory, removeFiles returns an
+// error, because a process controls the directory.
 func removeFiles(dir string, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -126,7 +126,7 @@ func removeFiles(dir string, names []string) error {
 	if err != nil {
 		return fmt.Errorf("enter its private folder: %w", err)
 	}
-	defer func() { _ = root.Close() }() // nothing was written with it
+	defer func() { _ = root.Close() }() // root was not used to write files
 	for _, name := range names {
 		info, err := root.Lstat(name)
 		switch {
@@ -163,9 +163,9 @@ func (c *Config) environment(dir string) map[string]string {
 	return env
 }
 
-// findProgram returns the path of a program. The path is name itself if name is absolute. Otherwise it is the first
-// executable file with this name in the directories of path, which is a list in the form of PATH. Relative directories
-// are skipped.
+// findProgram returns the path of a program. If name is absolute, the path is name itself. Otherwise, it is the first
+// executable file with this name in a directory of path, which has the format of PATH. Relative directories are
+// skipped.
 func findProgram(name, path string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, executable(name)

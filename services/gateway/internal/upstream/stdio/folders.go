@@ -21,12 +21,10 @@ const (
 	agentMark = ".agent"
 	// endedFolder is the suffix of a directory that is being removed.
 	endedFolder = ".ended"
-	// agentFolderTime is how long an agent's private directory must be unused before it is removed. This time must be
-	// long, because an agent that has ended can be restored for an hour, and an agent may wait for an approver for
-	// days.
+	// agentFolderTime is the time without use after which an agent's private directory is removed. This time is long
+	// because an agent that has ended can be restored for an hour, and because an agent may wait for an approver for days.
 	agentFolderTime = 30 * 24 * time.Hour
-	// sweepInterval is the time between two searches for unused directories.
-	sweepInterval = time.Hour
+	sweepInterval   = time.Hour
 )
 
 // These are the reasons why an agent's directory is removed.
@@ -50,7 +48,7 @@ func touchMark(dir string, user folderUser, now time.Time) error {
 	return errors.Join(os.WriteFile(dir+agentMark, raw, 0o600), os.Chtimes(dir+agentMark, now, now))
 }
 
-// sweeper removes agents' unused directories. Only one goroutine may use it.
+// sweeper removes agents' unused directories. Only one goroutine may use a sweeper.
 type sweeper struct {
 	*transport
 
@@ -73,13 +71,13 @@ func (s *transport) sweepAlways() {
 	}
 }
 
-// sweep removes the agents' private directories that no process has used for [agentFolderTime]. It then removes the
-// directories that exceed the limit for a person's ended agents.
+// sweep removes the private directories of agents that no process has used for [agentFolderTime]. It then removes the
+// directories that exceed the limits for a person's ended agents.
 func (w *sweeper) sweep(now time.Time) {
 	root := filepath.Join(w.cfg.WorkRoot, w.cfg.Name)
 	entries, err := os.ReadDir(root)
 	if err != nil {
-		return // no process has been started yet
+		return // no process has used a private directory yet
 	}
 	var unused []agentFolder
 	for _, e := range entries {
@@ -98,8 +96,8 @@ func (w *sweeper) sweep(now time.Time) {
 	w.limitEnded(now, unused)
 }
 
-// end removes an agent's private directory if no process uses it and isOld returns true for the time at which the
-// directory was last used. It reports whether the directory is being removed.
+// end removes an agent's private directory if no process uses it and isOld returns true. isOld receives the time at
+// which the directory was last used. end reports whether it has started to remove the directory.
 func (w *sweeper) end(dir string, now time.Time, reason string, isOld func(used time.Time) bool) bool {
 	ended, err := w.renameUnused(dir, now, isOld)
 	if err != nil {
@@ -112,8 +110,8 @@ func (w *sweeper) end(dir string, now time.Time, reason string, isOld func(used 
 }
 
 // renameUnused renames an agent's private directory if the directory is unused and isOld returns true. It also removes
-// the directory's marker file. A process that starts later then gets a new directory. renameUnused returns the new
-// name, or "" if the directory was not renamed.
+// the directory's marker file. A process that starts later gets a new directory. renameUnused returns the new name, or
+// "" if the directory was not renamed.
 func (s *transport) renameUnused(dir string, now time.Time, isOld func(used time.Time) bool) (ended string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownGroup makes a child the leader of a new session, and therefore of a new process group, without the gateway's
-// terminal. If the gateway dies without terminating the child, the kernel kills the child. The kernel does not kill the
-// child's own children, but their standard input reaches its end.
+// ownGroup makes a child process the leader of a new session without a terminal. The child then also leads a new
+// process group. If the gateway dies without terminating the child, the kernel kills the child. The kernel does not
+// kill the child's own children, but they read the end of their standard input.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// groupsWork is false, because this system cannot kill a process together with all processes that the process has
-// started. For this reason, New returns an error.
+// groupsWork is false, because this system can't kill a process together with its descendants. For this reason, New
+// returns an error.
 const groupsWork = false
 
 func signalGroup(p *os.Process, _ syscall.Signal) { _ = p.Kill() }

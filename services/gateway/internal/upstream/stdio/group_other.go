@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// ownGroup makes a child the leader of a new session, and therefore of a new process group, without the gateway's
-// terminal. If the gateway dies without terminating the child, the child's standard input reaches its end.
+// ownGroup makes a child process the leader of a new session without a terminal. The child then also leads a new
+// process group. If the gateway dies without terminating the child, the child reads the end of its standard input.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true}
 }

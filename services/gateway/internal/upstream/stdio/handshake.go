@@ -13,16 +13,16 @@ import (
 // initialized is the notification that a process receives after it has answered initialize.
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
-// maxRefusal limits how much of a server's refusal an error quotes, in bytes.
+// maxRefusal is the maximum number of bytes of a server's refusal that an error quotes.
 const maxRefusal = 512
 
-// greeting contains the two requests that can open a process. One of the two is an initialize request, and the other is
-// a server/discover request for a stateless server (revision 2026-07-28). The gateway sends first at the beginning, and
-// sends other only if the process refuses first.
+// greeting contains the two requests that can open a session with a process. One is an initialize request. The other is
+// a server/discover request, for a stateless server (revision 2026-07-28). The gateway sends first. If the process
+// refuses it, the gateway sends other.
 type greeting struct{ first, other *jsonrpc.Message }
 
-// greetingOf returns the greeting for a session that is opened with hello. The greeting's first request is the one that
-// suits the server's protocol revisions. If these revisions are not known, it is initialize, because most servers use
+// greetingOf returns the greeting for a session that is opened with hello. The greeting's first request depends on the
+// revisions that the server supports. If they are not known, the first request is initialize, because most servers use
 // sessions.
 func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 	if hello.Method == mcp.MethodInitialize && known.isModern() {
@@ -39,8 +39,9 @@ func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 	return greeting{initialize, hello}
 }
 
-// handshake performs the MCP handshake with a process that was just started. If the handshake fails, it returns after
-// the process has ended. Only a small answer is accepted, because the answer is stored for as long as the process runs.
+// handshake performs the MCP handshake with a process that was just started. If the handshake fails, handshake waits
+// until the process has ended. It accepts only a small answer, because the answer is stored for as long as the process
+// runs.
 func (p *process) handshake(with greeting) error {
 	ctx, cancel := p.starting.begin(p.server.cfg.Start)
 	defer cancel()
@@ -102,8 +103,8 @@ func (p *process) sendGreeting(ctx context.Context, hello *jsonrpc.Message) (*js
 	return p.do(ctx, call, nil)
 }
 
-// greetingFor returns the answer that the process gave to its own handshake request. The answer gets the id of hello, a
-// handshake request from another session.
+// greetingFor returns the process's answer to its own handshake request, but with the id of hello. hello is the
+// handshake request of another session.
 func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	answer, err := p.hello.WithID(hello.ID.Of(hello.Raw))
 	if err != nil {
@@ -115,8 +116,8 @@ func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 // protocolFamily records whether the server's processes use sessions or support only revision 2026-07-28. It determines
 // whether the next process first receives initialize or server/discover.
 type protocolFamily struct {
-	// refusal is the answer to initialize from a server that supports only revision 2026-07-28. It is nil for a server
-	// that uses sessions.
+	// refusal is the error in response to initialize from a server that supports only revision 2026-07-28. It is nil for a
+	// server that uses sessions.
 	refusal *jsonrpc.Answer
 }
 

@@ -14,14 +14,14 @@ const (
 	// homeMark is the suffix of a file next to a private directory. The file contains the names of the links that
 	// linkHome created. No process can change the file.
 	homeMark = ".home"
-	// ownEntry is the suffix that is added to the name of an entry that the process itself has created, when a link
-	// needs that name.
+	// ownEntry is the suffix with which linkHome renames an entry that the process has created, if a link needs the
+	// entry's name.
 	ownEntry = ".own"
 )
 
-// linkHome creates links in a private directory to entries of HOME, at the same relative paths. It removes links that
-// earlier calls created if they are no longer needed. The process controls the directory, so linkHome never follows an
-// entry to a place outside the directory.
+// linkHome creates links in a private directory to entries of HOME, at the same relative paths. It removes links from
+// earlier calls that are no longer needed. It never follows an entry to a place outside the directory, because the
+// process controls the directory.
 func linkHome(dir, home string, entries []string) error {
 	before, err := os.ReadFile(dir + homeMark)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +34,7 @@ func linkHome(dir, home string, entries []string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = root.Close() }() // nothing was written with it
+	defer func() { _ = root.Close() }() // root was not used to write files
 	for name := range strings.FieldsFuncSeq(string(before), func(r rune) bool { return r == '\n' }) {
 		if slices.Contains(entries, name) {
 			continue

@@ -12,46 +12,46 @@ import (
 )
 
 const (
-	// A start is quick if it follows the previous start within steadyAfter. quickStarts is the number of consecutive
-	// quick starts without a pause. The pause before each further quick start is startInterval at first and doubles up
-	// to doublings times, because a start uses much processor time.
+	// A start is quick if less than steadyAfter has passed since the previous start. After quickStarts consecutive quick
+	// starts, there is a pause before each further quick start, because a start needs much processor time. The pause is
+	// startInterval at first and doubles up to doublings times.
 	quickStarts   = 3
 	startInterval = time.Second
 	doublings     = 3
-	// steadyAfter is how long after the previous start a start no longer counts as quick.
+	// steadyAfter is the time after the previous start from which a start is no longer quick.
 	steadyAfter = 10 * time.Second
 )
 
-// These are the reasons why the gateway terminates a process although there was no failure.
+// These are the reasons why the gateway terminates a process that has not failed.
 var (
 	errIdle     = errors.New("no session is open")
 	errRecycled = errors.New("it has served the configured number of calls")
 )
 
-// host contains one principal's process, or a shared server's only process. transport.mu guards its fields.
+// host contains the process of one principal, or the only process of a shared server. transport.mu guards its fields.
 type host struct {
 	key principal.Key
-	// accounts identifies the principals and people whose quotas the process counts against.
+	// accounts identifies the principals and people to whose quotas the process counts.
 	accounts principal.Accounts
-	// room identifies the memory budget to which the processes' output lines are charged. This is the principal's
-	// budget, or the server's own budget if the server is shared. No memory is reserved in room itself.
+	// room identifies the memory budget to which lines from the processes are charged. This is the principal's budget, or
+	// the server's own budget if the server is shared. No memory is reserved in room itself.
 	room *limits.Memory
 	// conns is the number of sessions that are open or being opened.
 	conns int
 	// proc is the newest process, which may have ended. It is valid only while start is nil.
 	proc *process
-	// start is the start of a process that is in progress. It is nil if there is none.
+	// start is the start in progress, or nil if no process is starting.
 	start *startup
-	// greeting contains the handshake requests (initialize and server/discover), with the one that the server accepted
-	// first. A replacement process receives the same requests, so that it behaves in the same way for open sessions.
+	// greeting contains the handshake requests (initialize and server/discover). The first is the request that the server
+	// has accepted. A replacement process receives the same requests, so that it behaves in the same way for open
+	// sessions.
 	greeting greeting
-	// startedAt is the time of the last start, and quick is the number of consecutive starts that followed the previous
-	// start within steadyAfter.
+	// startedAt is the time of the last start, and quick is the number of consecutive quick starts.
 	startedAt time.Time
 	quick     int
 	// limited contains data about the last processes that have reached a limit.
 	limited limited
-	// failure is the error of the last start, or nil if it succeeded.
+	// failure is the error of the last start, or nil if the start succeeded.
 	failure error
 	// idle is the timer that terminates the process after some time without open sessions. It runs only while no
 	// session is open.
@@ -60,7 +60,7 @@ type host struct {
 	listeners map[*listener]struct{}
 }
 
-// startup is one start of a process. Many callers may wait for it. Its results are set before done is closed.
+// startup is one start of a process. Many callers can wait for a startup. Its results are set before done is closed.
 type startup struct {
 	done chan struct{}
 	proc *process
@@ -109,8 +109,8 @@ func (s *transport) addSession(key principal.Key, memory *limits.Memory) (*host,
 	return h, nil
 }
 
-// admit counts a new process for a caller that does not have one yet. Errors are [upstream.ErrBusy], or a
-// [*quota.FullError] that names the exhausted quota. The caller holds the lock.
+// admit counts a new process for a caller that does not have a process yet. It returns [upstream.ErrBusy], or a
+// [*quota.FullError] that names the exhausted quota. The caller must hold the lock.
 func (s *transport) admit(accounts *principal.Accounts) error {
 	if len(s.hosts) >= s.cfg.MaxProcesses {
 		return fmt.Errorf("%w: all %d processes of this server are in use (processes)", upstream.ErrBusy, s.cfg.MaxProcesses)
@@ -121,7 +121,7 @@ func (s *transport) admit(accounts *principal.Accounts) error {
 	return s.processCount.Acquire(accounts, 1)
 }
 
-// removeHost removes a host whose process has ended. The caller holds the lock.
+// removeHost removes a host whose process has ended. The caller must hold the lock.
 func (s *transport) removeHost(h *host) {
 	if s.hosts[h.key] != h {
 		return // another host has already replaced it
@@ -132,8 +132,8 @@ func (s *transport) removeHost(h *host) {
 	}
 }
 
-// hasOne reports whether the host serves exactly one session. If so, messages that belong to no request are sent to
-// that session's client.
+// hasOne reports whether the host has exactly one session. In this case, the session's client receives messages that
+// belong to no request.
 func (h *host) hasOne(s *transport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,15 +150,15 @@ func (s *transport) removeSession(h *host) {
 	defer s.mu.Unlock()
 	if h.conns--; h.conns == 0 && !s.closed {
 		after := s.cfg.IdleTimeout
-		if h.key.Subject == principal.Catalogue { // the gateway has listed the server's tools, and no longer needs the process
+		if h.key.Subject == principal.Catalogue { // the gateway has listed the server's tools and no longer needs the process
 			after = min(after, ownIdle)
 		}
 		h.idle = time.AfterFunc(after, func() { s.expire(h) })
 	}
 }
 
-// expire terminates the process of a host without sessions. After the process has ended, the next call to expire
-// removes the host. Until then, no other process may be started in the same directory.
+// expire terminates the process of a host without sessions. The next call to expire after the end of the process
+// removes the host. The host is kept until then, because no other process may start in the same directory.
 func (s *transport) expire(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,8 +174,8 @@ func (s *transport) expire(h *host) {
 	}
 }
 
-// acquire returns the host's process, and starts a process if there is none. requests contains the handshake requests
-// of a session that is being opened, and is empty for an open session. acquire returns the same errors as
+// acquire returns the host's process. If there is none, it starts a process. requests contains the handshake requests
+// of a session that is being opened. It is empty if the session is already open. acquire returns the same errors as
 // Transport.Open.
 func (s *transport) acquire(ctx context.Context, h *host, requests greeting) (*process, error) {
 	s.mu.Lock()
@@ -215,7 +215,7 @@ func (s *transport) begin(h *host, with greeting) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
 	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() || errors.Is(h.failure, errInstall) {
-		h.quick = 0 // the gateway has ended the process, or an installation has failed and has its own pause
+		h.quick = 0 // the gateway itself has ended the process, or an installation has failed and has its own pause
 	}
 	if err := h.limited.check(); err != nil {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
@@ -243,7 +243,7 @@ func (s *transport) begin(h *host, with greeting) error {
 	return nil
 }
 
-// pause returns the minimum time between the last start and the next one.
+// pause returns the minimum time between the last start and the next start.
 func (h *host) pause() time.Duration {
 	if h.quick < quickStarts {
 		return 0
@@ -251,8 +251,8 @@ func (h *host) pause() time.Duration {
 	return startInterval << min(h.quick-quickStarts, doublings)
 }
 
-// pauseError returns the error for a server whose next start is delayed, because its previous processes ended shortly
-// after they were started.
+// pauseError returns the error for a server that can't be started yet, because its previous processes ended shortly
+// after their starts.
 func (s *transport) pauseError(h *host, wait time.Duration) error {
 	last := errors.New("it is still ending")
 	switch {
@@ -320,7 +320,7 @@ func (s *transport) closedError() error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, upstream.ErrShutdown)
 }
 
-// waitError returns the error for a caller whose context was done while the caller was waiting for work in progress.
+// waitError returns the error for a caller whose context is done before the work has ended for which the caller waits.
 func (s *transport) waitError(ctx context.Context) error {
 	class := upstream.ErrNoAnswer
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {

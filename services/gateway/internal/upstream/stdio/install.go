@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// maxInstall limits how long a start waits for another installation of its package. It equals the maximum
-	// installation time that can be configured.
+	// maxInstall limits how long a start waits while another server installs the same package. It is equal to the maximum
+	// time that an operator can configure for an installation.
 	maxInstall = 30 * time.Minute
-	// maxInstalls limits how many packages the gateway installs at the same time, because each installation uses much
-	// of the network, the disk and the processor.
+	// maxInstalls is the maximum number of packages that the gateway installs at the same time. It is small because an
+	// installation loads the network, the disk and the processor.
 	maxInstalls = 2
 )
 
-// Installs allows only one installation of a package at a time, because package managers that install the same package
-// concurrently corrupt each other's caches. It also limits the number of packages that the gateway installs at a time.
-// The zero value is ready to use. It is safe for concurrent use.
+// Installs allows only one installation of each package at a time. Otherwise, package managers that install the same
+// package concurrently would corrupt each other's caches. It also limits how many packages the gateway installs at the
+// same time. The zero value is ready to use. It is safe for concurrent use.
 type Installs struct {
 	mu      sync.Mutex
 	running map[string]*install
@@ -53,7 +53,7 @@ func (i *Installs) enqueue() *place {
 	return p
 }
 
-// leave releases a slot, whether or not it was granted.
+// leave releases a slot, even if the slot was not granted.
 func (i *Installs) leave(p *place) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -65,7 +65,7 @@ func (i *Installs) leave(p *place) {
 	i.grant()
 }
 
-// grant grants the oldest slots in the queue while fewer than maxInstalls are in use. The caller holds the lock.
+// grant grants the oldest slots in the queue while fewer than maxInstalls are in use. The caller must hold the lock.
 func (i *Installs) grant() {
 	for i.held < maxInstalls && len(i.queue) > 0 {
 		close(i.queue[0].granted)
@@ -81,8 +81,8 @@ type install struct {
 	wanted int
 }
 
-// wait waits for a package's lock and returns the function that releases it. An empty name needs no lock. The error is
-// the cause of ctx, or means that maxInstall has passed.
+// wait waits for a package's lock, and returns a function that releases the lock. An empty name needs no lock. The
+// error is the cause of ctx, or says that maxInstall has passed.
 func (i *Installs) wait(ctx context.Context, name string) (done func(), err error) {
 	if name == "" {
 		return func() {}, nil
@@ -126,19 +126,20 @@ func (i *Installs) removeWaiter(name string) {
 	}
 }
 
-// selfInstallers contains the programs that install a package before they run it. For each program, the value lists the
-// arguments that make it install the package. If the value is empty, the program installs the package with any
+// selfInstallers contains the programs that install a package before they run it. The value of a program lists the
+// arguments with which it installs the package. If the value is empty, the program installs the package with any
 // arguments.
 var selfInstallers = map[string][][]string{
 	"npx": nil, "pnpx": nil, "bunx": nil, "uvx": nil,
 	"npm": {{"exec"}, {"x"}}, "pnpm": {{"dlx"}}, "yarn": {{"dlx"}}, "bun": {{"x"}}, "pipx": {{"run"}}, "uv": {{"tool", "run"}, {"run"}},
 }
 
-// packageFlags are the flags that name the package if the package's name differs from the name of the program to run.
+// packageFlags are the flags that name the package. They are used if the names of the package and of the program in it
+// differ.
 var packageFlags = []string{"-p", "--package", "--from", "--spec", "--with"}
 
-// packageOf returns the name of the program that may install a package when the command starts, followed by the name of
-// the package. It returns "" if the command installs no package.
+// packageOf returns the names of the program and the package if the command may install a package when it starts. It
+// returns "" if the command installs no package.
 func packageOf(command []string) string {
 	program, args := selfInstaller(command)
 	if program == "" {
@@ -147,7 +148,7 @@ func packageOf(command []string) string {
 	return program + " " + firstPackage(args)
 }
 
-// selfInstaller returns the program of a command that may install a package when it starts, and the arguments that name
+// selfInstaller returns the program in a command that may install a package when it starts, and the arguments that name
 // the package. The program is empty if the command installs no package.
 func selfInstaller(command []string) (program string, args []string) {
 	program = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
@@ -167,8 +168,9 @@ func selfInstaller(command []string) (program string, args []string) {
 	return program, args
 }
 
-// SelfInstaller returns the name of the program, such as uvx, if a command itself installs a package when it starts. It
-// returns "" if the command installs no package, or installs it into a project's directory as `uv run` does.
+// SelfInstaller returns the name of the program, such as uvx, if a command installs a package whenever it starts. It
+// returns "" if the command installs no package. It also returns "" if the command installs the package into a
+// project's directory, as `uv run` does.
 func SelfInstaller(command []string) string {
 	if len(command) == 0 {
 		return ""
@@ -180,8 +182,8 @@ func SelfInstaller(command []string) string {
 	return program
 }
 
-// firstPackage returns the package named by the first flag in args that is one of packageFlags. If there is no such
-// flag, it returns the first argument that is not a flag.
+// firstPackage returns the package in the first flag of args that is one of packageFlags. If there is no such flag, it
+// returns the first argument that is not a flag.
 func firstPackage(args []string) string {
 	first := ""
 	for i, arg := range args {

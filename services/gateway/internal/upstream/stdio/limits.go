@@ -10,25 +10,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// Limits are the limits of one process and all processes that it starts. Every field must be positive.
+// Limits are the limits of one process together with its descendants. Every field must be positive.
 type Limits struct {
 	// Tasks is the maximum number of processes and threads.
 	Tasks int
-	// Memory is the maximum memory of all these processes together, in bytes.
+	// Memory is the maximum memory of the process and its descendants together, in bytes.
 	Memory int64
-	// Disk is the maximum size of a private directory, in bytes. The size of a file is the size of its blocks. Each
-	// file and directory counts as at least 4 KiB. A directory that is configured with Dir has no limit.
+	// Disk is the maximum size of a private directory, in bytes. The size of a file is the size of its blocks. Each file
+	// and directory counts as at least 4 KiB. There is no limit for a configured directory (see Config.Dir).
 	Disk int64
 }
 
-// DefaultLimits returns the limits for a server without configured limits, which are 512 tasks, 2 GiB of memory and 2
+// DefaultLimits returns the limits for a server without configured limits. They are 512 tasks, 2 GiB of memory and 2
 // GiB of disk.
 func DefaultLimits() Limits { return Limits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30} }
 
 const (
 	// limitPause is the pause before the next start after a process has reached a limit. It doubles with each further
-	// process that reaches a limit, up to limitDoublings times. The pause is reset when no process has reached a limit
-	// for limitForgotten.
+	// process that reaches a limit, up to limitDoublings times. When no process has reached a limit for limitForgotten,
+	// the pause is limitPause again.
 	limitPause     = 5 * time.Second
 	limitDoublings = 5
 	limitForgotten = 10 * time.Minute
@@ -37,8 +37,8 @@ const (
 // limited contains data about the processes of a host that were terminated because they reached a limit.
 type limited struct {
 	last *upstream.LimitError
-	// ended is the time at which the last of these processes ended, and times is their number. times is reset if no
-	// process reaches a limit for longer than limitForgotten.
+	// ended is the time at which the last of these processes ended, and times is their number. times starts again at 1 if
+	// no process has reached a limit for limitForgotten.
 	ended time.Time
 	times int
 }
@@ -98,8 +98,8 @@ func (p *process) guard() {
 	}
 }
 
-// overLimit returns the limit that caused the process to end, or nil if no limit was the cause. It checks the limits
-// again, because the kernel may have killed the process before the next regular check.
+// overLimit returns the limit because of which the process has ended, or nil if there was another reason. It checks the
+// limits again, because the kernel may have killed the process before the next regular check.
 func (p *process) overLimit() *upstream.LimitError {
 	if limit, ok := errors.AsType[*upstream.LimitError](p.reason); ok {
 		return limit
@@ -111,7 +111,7 @@ func (p *process) overLimit() *upstream.LimitError {
 	return limit
 }
 
-// settleLimit checks whether the process has ended because of a limit. If so, it records the limit.
+// settleLimit records the limit because of which the process has ended, if there is one.
 func (p *process) settleLimit() {
 	limit := p.overLimit()
 	if limit == nil {

@@ -44,10 +44,11 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// errUnheard means that the client of a listener no longer receives the process's messages.
+// errUnheard means that the client of a listener does not receive the process's messages any more.
 var errUnheard = errors.New("the process has no listener")
 
-// addListener registers a listener for the processes of the session, and reports whether the session is open.
+// addListener registers a listener for messages from the session's processes. It returns false if the session is
+// closed.
 func (c *conn) addListener(l *listener) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -74,13 +75,13 @@ func (c *conn) removeListener(l *listener) {
 	}
 }
 
-// queue queues a message, and reports whether there was enough memory and a free slot for it.
+// queue queues a message, and reports whether there was enough memory and a free slot.
 func (l *listener) queue(message []byte) bool {
 	if len(message) > maxEvent || !l.queued.Add(len(message)) {
 		return false
 	}
 	select {
-	case l.messages <- bytes.Clone(message): // the reader reuses the buffer
+	case l.messages <- bytes.Clone(message): // message is a part of a buffer that is reused
 		return true
 	default:
 		l.queued.Drop(len(message))
@@ -88,7 +89,7 @@ func (l *listener) queue(message []byte) bool {
 	}
 }
 
-// cancelRequests sends the listeners a cancellation for each open request of an ended process.
+// cancelRequests sends a cancellation to the listeners for each open request from a process that has ended.
 func (p *process) cancelRequests() {
 	p.calls.mu.Lock()
 	ids := p.calls.processRequests
@@ -103,9 +104,9 @@ func (p *process) cancelRequests() {
 	}
 }
 
-// listenersFor returns the listeners for a message that belongs to no request. It returns all listeners for a
-// notification about the server itself. For any other message, it returns the listeners of the only session, or none if
-// there are several sessions.
+// listenersFor returns the listeners for a message that belongs to no request. For a notification about the server
+// itself, it returns all listeners. For any other message, it returns the listeners of the only session. If there are
+// several sessions, it returns none.
 func (p *process) listenersFor(m *jsonrpc.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()

@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// npmFlags make npm install into the given directory regardless of npm's configuration, and report errors in few lines.
+// npmFlags make npm install into the given directory, whatever npm's configuration contains, and report errors in few
+// lines.
 var npmFlags = []string{
 	"--no-global", "--no-workspaces", "--no-dry-run", "--bin-links", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--color=false",
 	"--loglevel=warn", "--logs-max=0",
@@ -28,13 +29,14 @@ var npmFlags = []string{
 // An npmError means that npm failed.
 type npmError struct {
 	state *os.ProcessState
-	// reason is the reason that npm has printed, redacted and escaped.
+	// reason is the redacted and escaped reason that npm has printed.
 	reason string
 }
 
 func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.reason) }
 
-// install waits until no other server is installing the same package and a slot is free. It then installs the package.
+// install installs the package. Before that, it waits until no other server is installing the same package, and until a
+// slot is free.
 func (p *program) install(run *installing) (*npx.Installed, error) {
 	s := p.server
 	done, err := s.installs.wait(s.closing, s.installed)
@@ -53,7 +55,6 @@ func (p *program) install(run *installing) (*npx.Installed, error) {
 	return p.installNow()
 }
 
-// installNow installs the package.
 func (p *program) installNow() (*npx.Installed, error) {
 	s := p.server
 	ctx, cancel := context.WithTimeoutCause(s.closing, max(installLimit, s.cfg.Start), fmt.Errorf("it did not end within %s", max(installLimit, s.cfg.Start)))
@@ -89,14 +90,14 @@ func (p *program) installNow() (*npx.Installed, error) {
 // npm runs npm in a sandbox with the server's limits, and waits until it ends.
 func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt, args ...string) error {
 	s := p.server
-	// process.supervise explains why the thread is locked.
+	// The comment in process.supervise explains why the thread is locked.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
-	defer null.Close() //nolint:errcheck // nothing is written to it
+	defer null.Close() //nolint:errcheck // the file is only read
 	read, write, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
@@ -105,7 +106,7 @@ func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt
 	r.group = s.limit.Group(s.cfg.Name+"-install", proclimit.Limits{Tasks: s.cfg.Limits.Tasks, Memory: s.cfg.Limits.Memory})
 	defer r.group.Close()
 	r.os, err = box.StartJoined(p.command(to, args), [3]*os.File{null, write, write}, ownGroup(), r.group.Join)
-	_ = write.Close() // npm has a copy of the descriptor
+	_ = write.Close() // npm has its own copy of the descriptor
 	if err != nil {
 		_ = read.Close()
 		return fmt.Errorf("start npm: %w", err)
@@ -135,7 +136,7 @@ type npmRun struct {
 	// exited is closed when npm has ended. outputEnded is closed when npm's output has ended.
 	exited, outputEnded chan struct{}
 	lastLines           stderrTail
-	// reasons contains the lines in which npm has printed why it failed.
+	// reasons contains the lines in which npm says why it has failed.
 	reasons []string
 }
 
@@ -151,7 +152,7 @@ func (r *npmRun) run(ctx context.Context) error {
 		r.group.End()
 		<-r.exited
 	}
-	signalGroup(r.os, syscall.SIGKILL) // kills processes that npm has left behind
+	signalGroup(r.os, syscall.SIGKILL) // kills the remaining descendants of npm
 	if reason == nil {
 		reason = r.checkLimits()
 	}
@@ -164,7 +165,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	switch {
 	case reason != nil:
 		return reason
-	case err != nil && len(r.reasons) == 0: // awaitExit may lose the status; Commit then checks the result
+	case err != nil && len(r.reasons) == 0: // awaitExit can lose the exit status, but Commit then checks the result
 		return nil
 	case err != nil, !state.Success():
 		return &npmError{state, r.reasonText()}
@@ -172,7 +173,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	return nil
 }
 
-// untilEnd waits until npm ends. It returns an error if npm must be terminated earlier.
+// untilEnd waits until npm has ended. If npm must be terminated before that, it returns an error.
 func (r *npmRun) untilEnd(ctx context.Context) error {
 	tick := time.NewTicker(proclimit.CheckEvery)
 	defer tick.Stop()
@@ -198,7 +199,6 @@ func (r *npmRun) checkLimits() error {
 	return r.disk.check(time.Now(), r.group)
 }
 
-// listen reads npm's output.
 func (r *npmRun) listen(ctx context.Context) {
 	defer close(r.outputEnded)
 	from := bufio.NewReaderSize(r.output, maxReadLine)
@@ -230,7 +230,7 @@ func isIgnored(line string) bool {
 	return slices.ContainsFunc(ignoredLines, func(words string) bool { return strings.Contains(line, words) })
 }
 
-// note stores a line if the line says why npm failed.
+// note stores a line in which npm says why it has failed. It ignores other lines.
 func (r *npmRun) note(line string) {
 	text, is := strings.CutPrefix(line, "npm error ")
 	if !is {
@@ -242,8 +242,8 @@ func (r *npmRun) note(line string) {
 	}
 }
 
-// reasonText returns the reasons that npm has printed. If there are none, it returns npm's last line. It must be called
-// after the output has ended.
+// reasonText returns the reasons that npm has printed, or npm's last line if there are none. It must be called after
+// the output has ended.
 func (r *npmRun) reasonText() string {
 	if len(r.reasons) > 0 {
 		return strings.Join(r.reasons, "; ")

@@ -15,14 +15,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxDropped limits how many bytes of a process's messages may be dropped per minute. A process that exceeds it is
-// terminated.
+// maxDropped is the maximum number of bytes of a process's messages that may be dropped per minute. A process that
+// exceeds this limit is terminated.
 const maxDropped = 4 * upstream.MaxStream
 
 // outgoing is a line whose sender waits until the line is written.
 type outgoing struct {
 	line []byte
-	// permit is the permit to write the line, or nil if none is needed.
+	// permit is the permit to write the line, or nil if the line needs no permit.
 	permit upstream.Permit
 	start  *lineStart
 	// done receives the result. It is buffered.
@@ -43,12 +43,12 @@ var (
 // lineStart records whether the writing of a line has begun. It is safe for concurrent use.
 type lineStart struct {
 	mu sync.Mutex
-	// begun is true if at least one byte was written. withdrawn is true if no byte may be written.
+	// begun is true if at least one byte was written. If withdrawn is true, no byte may be written.
 	begun, withdrawn bool
 }
 
-// withdraw prevents a line from being written, unless a byte of the line was already written. It reports whether it has
-// prevented that.
+// withdraw prevents a line from being written if no byte of the line was written yet. It reports whether it was early
+// enough.
 func (s *lineStart) withdraw() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,8 +56,8 @@ func (s *lineStart) withdraw() bool {
 	return s.withdrawn
 }
 
-// attempt calls write, which tries once to write the rest of the line without waiting. If no byte was written yet,
-// attempt first checks whether the line may be written. It does not renew the permit, because other senders' lines
+// attempt calls write, which tries once to write the rest of the line without waiting. Before the first byte, attempt
+// checks whether the line may be written. It does not renew the permit itself. Otherwise, lines from other senders
 // would have to wait for the policy service.
 func (o outgoing) attempt(write func() (int, error)) (int, error) {
 	o.start.mu.Lock()
@@ -74,8 +74,8 @@ func (o outgoing) attempt(write func() (int, error)) (int, error) {
 	return n, err
 }
 
-// write writes all messages to the process, one per line. It completes a partly written line even if the sender no
-// longer waits.
+// write writes all messages to the process, one per line. It completes a partly written line even if the sender has
+// stopped waiting.
 func (p *process) write() {
 	for {
 		select {
@@ -89,8 +89,8 @@ func (p *process) write() {
 	}
 }
 
-// writeLine writes one line, unless the line's permit becomes invalid or the line is withdrawn before the first byte is
-// written. If writing fails, writeLine terminates the process and returns [upstream.ErrNeverSent] or
+// writeLine writes one line. It writes nothing if the line's permit becomes invalid or the line is withdrawn before the
+// first byte is written. If writing fails, writeLine terminates the process and returns [upstream.ErrNeverSent] or
 // [upstream.ErrNoAnswer].
 func (p *process) writeLine(out outgoing) error {
 	limit := p.server.cfg.WriteTimeout
@@ -115,9 +115,9 @@ func (p *process) writeLine(out outgoing) error {
 	return upstream.ErrNoAnswer
 }
 
-// frame encodes a message as one line, because line breaks separate messages. Line breaks in a message can occur only
-// between tokens, where a space is equivalent. U+0085, U+2028 and U+2029 can occur only in strings. Some parsers treat
-// these characters as line breaks, so frame escapes them.
+// frame encodes a message as one line. Line breaks in a message can occur only between tokens, so frame replaces them
+// with spaces. U+0085, U+2028 and U+2029 can occur only in strings. frame escapes these characters, because some
+// parsers treat them as line breaks.
 func frame(message []byte, edits ...jsonrpc.Edit) ([]byte, error) {
 	spliced, err := jsonrpc.ApplyEdits(message, edits...)
 	if err != nil {
@@ -137,7 +137,6 @@ func frame(message []byte, edits ...jsonrpc.Edit) ([]byte, error) {
 	return append(line, '\n'), nil
 }
 
-// read reads the process's standard output until it ends.
 func (p *process) read() {
 	defer p.room.Close()
 	lines := lineReader{limit: p.server.cfg.MaxMessage}
@@ -152,7 +151,7 @@ func (p *process) read() {
 		}
 		switch {
 		case errors.Is(err, limits.ErrMemory):
-			return // no session needs further lines
+			return // no session needs the remaining lines
 		case errors.Is(err, errLongLine):
 			p.end(fmt.Errorf("it wrote a line of more than %d bytes", lines.limit))
 			return
@@ -172,8 +171,8 @@ func (p *process) read() {
 	}
 }
 
-// memory returns the buffer for the process's long lines. Lines are charged to the host's principal, because the
-// request that a line belongs to is not known until the line has been read. While the budget is exhausted, nothing more
+// memory returns the buffer for long lines from the process. Lines are charged to the host's principal, because it is
+// not known to which request a line belongs before the whole line is read. While the budget is exhausted, nothing more
 // is read.
 func (p *process) memory(limit int) *bodyreader.Memory {
 	return bodyreader.New(p.reading, p.room, limit+len("\r\n"))
@@ -181,11 +180,10 @@ func (p *process) memory(limit int) *bodyreader.Memory {
 
 var errLongLine = errors.New("the line is too long")
 
-// lineReader reads lines of limited length.
 type lineReader struct {
 	r     *bufio.Reader
 	limit int
-	// long contains a line that is larger than the buffer of r. own is true if the memory of the current line is not
+	// long contains a line that is larger than the buffer of r. own is true if the memory of the current line will not be
 	// reused.
 	long *bodyreader.Memory
 	own  bool

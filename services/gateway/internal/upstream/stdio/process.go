@@ -20,17 +20,15 @@ import (
 )
 
 const (
-	// killAfter is the time between SIGTERM and SIGKILL.
 	killAfter = 2 * time.Second
-	// settleTime is how long a process may take to exit by itself after the process or the gateway has closed a pipe.
-	// MCP 2025-11-25, Shutdown, requires this grace period. A process that was about to exit can then report its
-	// status.
+	// settleTime is how long a process may take to exit by itself after the process or the gateway has closed a pipe (MCP
+	// 2025-11-25, Shutdown). If the process exits within this time, its exit status is known.
 	settleTime = 500 * time.Millisecond
 	// statusTime is how long the gateway waits for the exit status of a process that has closed a pipe. On a busy
 	// machine, a process that runs in its own namespaces takes longer than settleTime to exit.
 	statusTime = 2 * time.Second
-	// drainTime is how long the gateway reads the rest of the output after the process and its group have ended. Only a
-	// grandchild that has left the group can still keep a pipe open.
+	// drainTime is how long the gateway reads the rest of the output after the process and its group have ended. After
+	// that, only a descendant that has left the group can keep a pipe open.
 	drainTime = time.Second
 )
 
@@ -43,15 +41,15 @@ type process struct {
 	started time.Time
 
 	stdin, stdout, stderr *os.File
-	// lines contains messages whose senders wait until the messages are written. replies contains messages from the
-	// gateway that no sender waits for.
+	// lines contains messages whose senders wait until they are written. replies contains messages from the gateway for
+	// which no sender waits.
 	lines     chan outgoing
 	replies   chan []byte
 	piping    sync.WaitGroup
 	lastLines stderrTail
 	// starting is a timer that limits how long the start may take.
 	starting startTime
-	// group contains the process and all processes that it starts. disk measures the process's private directory.
+	// group contains the process and its descendants. disk measures the process's private directory.
 	group *proclimit.Group
 	disk  *disk
 	// program is the installed package that the process runs, or nil for any other program.
@@ -59,24 +57,24 @@ type process struct {
 
 	// endings receives the reason why the process must end. Only the first reason counts.
 	endings chan ending
-	// exited is closed when the process has ended. writeEnded is closed when nothing more will be written to the
-	// process. done is closed when the process's output has ended and all processes in its group are dead.
+	// exited is closed when the process has ended. writeEnded is closed when nothing more is written to the process. done
+	// is closed when the process's output has ended and all processes in the group are dead.
 	exited, writeEnded, done chan struct{}
 	// reason is the reason why the gateway has terminated the process. It is nil if the process exited by itself.
 	reason error
 	// cause describes how the process ended. It is set before done is closed.
 	cause error
 
-	// room is the memory for the line that is being read. reading is cancelled when no more lines are needed.
+	// room is the memory for the line that is being read. reading is cancelled when no other line is needed.
 	room    *limits.Memory
 	reading context.Context //nolint:containedctx // the context of the process
 	unread  context.CancelFunc
 	calls   callTable
-	// drops contains the number of dropped messages by reason. Only the reader uses it.
+	// drops contains the number of dropped messages by reason. Only the goroutine that runs read uses it.
 	drops map[string]int
-	// greeting contains the handshake requests, with the one that the process accepted first. hello is the answer to
-	// that request. modern is true if the request was server/discover (revision 2026-07-28). These fields are set
-	// before the process is used.
+	// greeting contains the handshake requests. The first is the request that the process has accepted. hello is the
+	// answer to this request. modern is true if the request was server/discover (revision 2026-07-28). These fields are
+	// set before the process is used.
 	greeting greeting
 	hello    *jsonrpc.Answer
 	modern   atomic.Bool
@@ -85,7 +83,7 @@ type process struct {
 // ending is a request to terminate a process.
 type ending struct {
 	reason error
-	// broken is true if the process itself closed a pipe, most likely because it is about to exit.
+	// broken is true if the process has closed a pipe. In this case, it will probably exit soon.
 	broken bool
 }
 
@@ -129,7 +127,7 @@ func (s *transport) launch(h *host, used *usedProgram) (*process, error) {
 	return p, nil
 }
 
-// pipes creates the pipes and returns the child's ends.
+// pipes creates the pipes and returns the ends for the child process.
 func (p *process) pipes() (child [3]*os.File, err error) {
 	var ends [6]*os.File
 	for i := 0; i < len(ends); i += 2 {
@@ -138,7 +136,7 @@ func (p *process) pipes() (child [3]*os.File, err error) {
 			closeAll(ends[:i]...)
 			return child, fmt.Errorf("make a pipe: %w", err)
 		}
-		ends[i], ends[i+1] = r, w //nolint:gosec // the array has an even length, which i steps through by two
+		ends[i], ends[i+1] = r, w //nolint:gosec // the array has an even length, and i increases by two
 	}
 	p.stdin, p.stdout, p.stderr = ends[1], ends[2], ends[4]
 	return [3]*os.File{ends[0], ends[3], ends[5]}, nil
@@ -152,8 +150,8 @@ func closeAll(files ...*os.File) {
 
 // supervise runs the process from its start to its end.
 func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, started chan<- error) {
-	// Pdeathsig kills the child when the thread that started it ends, which can happen while the gateway is still
-	// running. So the thread is locked for the child's lifetime.
+	// Pdeathsig kills the child when the thread that started it ends. This can happen while the gateway is running, so the
+	// thread is locked for the child's lifetime.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var err error
@@ -183,7 +181,8 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	close(p.exited)
 	<-stopped
 	guarding.Wait()
-	// The leader is a zombie until Wait, so its process id and the id of its group cannot have been reused yet.
+	// Before Wait, the leader is a zombie. Therefore, its process id, which is also the id of the group, can't have been
+	// reused.
 	signalGroup(p.os, syscall.SIGKILL)
 	p.settleLimit()
 	p.group.End()
@@ -193,7 +192,7 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	p.logEnd(state)
 }
 
-// stop waits until the process has ended or must be terminated. In the latter case, it terminates the process.
+// stop waits until the process has ended or must be terminated. If it must be terminated, stop terminates it.
 func (p *process) stop() {
 	p.reason = p.untilEnd()
 	close(p.writeEnded)
@@ -213,8 +212,8 @@ func (p *process) stop() {
 	}
 }
 
-// untilEnd waits until the process has ended or must end. It returns the reason why the process must end, or nil if the
-// process has ended by itself.
+// untilEnd waits until the process has ended or must be terminated. It returns the reason for terminating the process,
+// or nil if the process has ended by itself.
 func (p *process) untilEnd() error {
 	select {
 	case <-p.exited:
@@ -263,7 +262,7 @@ func (p *process) logEnd(state *os.ProcessState) {
 	}
 	if !p.calls.hasCalls() {
 		how = p.cause
-	} // the last lines are not logged otherwise, because they may quote arguments
+	} // in other cases, the last lines are not logged, because they may quote arguments
 	p.log.Log(context.Background(), level, "server process ended", "cause", how, "dropped", p.drops)
 	p.cancelRequests()
 	if p.program != nil {
@@ -272,9 +271,9 @@ func (p *process) logEnd(state *os.ProcessState) {
 	close(p.done)
 }
 
-// describe returns an error that describes how the process has ended. The error contains the names of the server and
-// the program, and the last lines of standard error. If err contains an [upstream.CauseError], the error uses the text
-// and the detail of that CauseError.
+// describe returns an error that says how the process has ended. The error contains the names of the server and the
+// program, and the last lines of standard error. If err wraps an [upstream.CauseError], the error contains the text and
+// the detail of that error.
 func (p *process) describe(err error) error {
 	text := ""
 	if n := p.drops[dropMalformed]; n > 0 {
@@ -307,7 +306,6 @@ func (p *process) requestEnd(e ending) {
 // isGone reports whether the process accepts no more messages.
 func (p *process) isGone() bool { return isClosed(p.writeEnded) }
 
-// isDone reports whether the process and its group have ended.
 func (p *process) isDone() bool { return isClosed(p.done) }
 
 func isClosed(c <-chan struct{}) bool {

@@ -13,16 +13,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// Install describes how the package of a server's program is installed once for all processes of the server.
+// Install describes how the package of a server's program is installed. One installation is used for all processes of
+// the server.
 type Install struct {
-	// Command names the package and the program in it.
+	// Command names the package and the program in the package.
 	Command npx.Command
-	// Folder is the directory of the server's installations. Digest is the digest of Command and all other inputs of an
-	// installation.
+	// Folder is the directory that contains the server's installations. Digest is the digest of Command and all other
+	// inputs of an installation.
 	Folder npx.Folder
 	Digest string
-	// NPM is the path of the npm program. Env is npm's environment without PATH, HOME and TMPDIR. Packages' install
-	// scripts can read Env.
+	// NPM is the path of the npm program. Env is npm's environment without PATH, HOME and TMPDIR. The install scripts of
+	// packages can read Env.
 	NPM string
 	Env map[string]string
 	// ScriptsApart is true if install scripts run in a separate step and a separate sandbox.
@@ -30,11 +31,11 @@ type Install struct {
 }
 
 const (
-	// installLimit limits how long an installation may take. npm prints nothing while it builds a package, so the
-	// gateway does not end an installation only because it prints nothing.
+	// installLimit limits how long an installation may take. The gateway does not stop an installation earlier, because
+	// npm prints nothing while it builds a package.
 	installLimit = 10 * time.Minute
-	// renewAfter is how old an installation may be if the command names no exact version of the package. An older
-	// installation is renewed when a process is started. renewAgain is the time between a failed renewal and the next
+	// renewAfter is the maximum age of an installation if the command names no exact version of the package. When a
+	// process is started, an older installation is renewed. renewAgain is the time between a failed renewal and the next
 	// attempt.
 	renewAfter = 24 * time.Hour
 	renewAgain = time.Hour
@@ -46,7 +47,7 @@ const (
 	installDoublings = 5
 )
 
-// errInstall means that a package was not installed. Every error of an installation wraps it.
+// errInstall means that a package was not installed. All errors of installations wrap it.
 var errInstall = errors.New("its package was not installed")
 
 type program struct {
@@ -60,8 +61,8 @@ type program struct {
 	newest *usedProgram
 	// underWay is the installation that is in progress, or nil if there is none.
 	underWay *installing
-	// failure is the error of the last installation, or nil if it succeeded. failed is the time of the failure, and
-	// failures is the number of consecutive failures.
+	// failure is the error of the last installation, or nil if the installation succeeded. failed is the time of the
+	// failure, and failures is the number of consecutive failures.
 	failure  *upstream.CauseError
 	failed   time.Time
 	failures int
@@ -77,13 +78,13 @@ type usedProgram struct {
 // installing is one installation in progress. Its error is set before done is closed.
 type installing struct {
 	begun time.Time
-	// place is the installation's slot in the queue of all installations, or nil if it has none yet.
+	// place is the installation's slot in the queue of all installations, or nil if the installation has no slot yet.
 	place atomic.Pointer[place]
 	done  chan struct{}
 	err   error
 }
 
-// acquire returns the program for a process, and installs the package first if necessary. The caller must call release
+// acquire returns the program for a process. If necessary, it installs the package first. The caller must call release
 // when the process has ended.
 func (p *program) acquire() (*usedProgram, error) {
 	p.mu.Lock()
@@ -116,12 +117,12 @@ func (p *program) acquire() (*usedProgram, error) {
 	return p.newest, nil
 }
 
-// isOld reports whether an installation must be renewed. The caller holds the lock.
+// isOld reports whether an installation must be renewed. The caller must hold the lock.
 func (p *program) isOld(found *npx.Installed) bool {
 	return !p.Command.IsExact() && time.Since(found.Since) > renewAfter && time.Since(p.failed) > renewAgain
 }
 
-// paused returns the last failure if it is too early to begin another installation. The caller holds the lock.
+// paused returns the last failure if the next installation may not begin yet. The caller must hold the lock.
 func (p *program) paused() error {
 	if p.failure == nil || p.underWay != nil {
 		return nil
@@ -135,7 +136,7 @@ func (p *program) paused() error {
 	return &copied
 }
 
-// begin starts an installation unless one is in progress. The caller holds the lock.
+// begin starts an installation unless one is in progress. The caller must hold the lock.
 func (p *program) begin() *installing {
 	if p.underWay == nil {
 		run := &installing{begun: time.Now(), done: make(chan struct{})}
@@ -145,8 +146,8 @@ func (p *program) begin() *installing {
 	return p.underWay
 }
 
-// await waits until an installation ends. If missing is false, an older version exists, and await returns no later than
-// renewWait after the installation began.
+// await waits until an installation has ended. If missing is false, an older version exists. In this case, await
+// returns at the latest when renewWait has passed since the installation began.
 func (i *installing) await(missing bool) {
 	if missing {
 		<-i.done
@@ -182,13 +183,13 @@ func (p *program) finish(run *installing) {
 	p.report(installed, run.err, old != nil)
 }
 
-// causeOf converts an installation's error into the form that callers and operators may see.
+// causeOf converts the error of an installation into a form that callers and operators may see.
 func (p *program) causeOf(err error) *upstream.CauseError {
 	text := fmt.Sprintf("the installation of %s for server %s failed", upstream.Escaped(p.Command.DisplayPackage(), maxTailLine), p.server.cfg.Name)
 	out := &upstream.CauseError{Text: text, RetryAfter: installPause << min(p.failures, installDoublings), Err: fmt.Errorf("%s: %w: %w", text, errInstall, err)}
 	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
 		out.Text += fmt.Sprintf(": %s (%s)", limit.What, limit.Key)
-		out.Err = fmt.Errorf("%w: %s", errInstall, out.Text) // the chain contains no limit, because the server's process has not reached one
+		out.Err = fmt.Errorf("%w: %s", errInstall, out.Text) // the error must not wrap a LimitError, because the server's process has not reached a limit
 		return out
 	}
 	detail := err.Error()
@@ -218,15 +219,15 @@ func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
 func (p *program) notice() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.newest == nil || p.failure == nil { // if no version is installed, calls are refused, and the last error contains the reason
+	if p.newest == nil || p.failure == nil { // if no version is installed, the server's last error contains the reason
 		return ""
 	}
 	return upstream.Escaped(fmt.Sprintf("no newer version of %s could be installed, so version %s is still used: %s",
 		p.Command.DisplayPackage(), p.newest.Version, p.failure.Detail), maxLoggedLine)
 }
 
-// release must be called when a process no longer uses an installation. It removes the installation if no other process
-// uses it and a newer one exists.
+// release records that a process no longer uses an installation. If no other process uses it and a newer installation
+// exists, release removes it.
 func (p *program) release(used *usedProgram) {
 	p.mu.Lock()
 	used.users--

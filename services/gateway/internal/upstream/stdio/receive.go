@@ -16,28 +16,29 @@ import (
 
 // These are the reasons why a message from a process is dropped.
 const (
-	// dropMalformed means that the message is not JSON-RPC, or that two parsers could read it differently.
+	// dropMalformed means that the message is not JSON-RPC, or that it is ambiguous, because two parsers could read it
+	// differently.
 	dropMalformed = "malformed"
-	// dropUnknown means that the message answers no known request, or that it is a second answer to a request.
+	// dropUnknown means that the message is an answer to an unknown request, or a second answer to a request.
 	dropUnknown = "unknown_id"
-	// dropLate means that the message answers an abandoned request. Such messages do not count toward the limit after
-	// which the process is terminated. Otherwise a caller that abandons its requests could cause the process to be
-	// terminated for all callers.
+	// dropLate means that the message is an answer to an abandoned request. Such messages do not count toward the limit
+	// after which the process is terminated. Otherwise, a caller could abandon many requests and thereby terminate the
+	// process for all callers.
 	dropLate = "late"
 	// dropUnasked means that the message is a notification that belongs to no request.
 	dropUnasked = "unasked"
-	// dropOverflow means that the receiver is too slow, or that it cannot receive the message at all.
+	// dropOverflow means that the receiver is too slow or can't receive the message at all.
 	dropOverflow = "overflow"
 	// dropRequest means that the message is a request from the server that the gateway has answered itself.
 	dropRequest = "server_request"
-	// dropUnusable means that the message is an answer that cannot be used. The call that it answers has failed.
+	// dropUnusable means that the message is an answer that can't be used. The answered call fails.
 	dropUnusable = "unusable"
 )
 
 // maxServerID is the maximum length of a server's request id, in bytes. Requests with a longer id get no response.
 const maxServerID = 1 << 10
 
-// drop adds one to the number of messages that were dropped for this reason. It logs the first message for each reason.
+// drop counts a dropped message. It logs the first dropped message for each reason.
 func (p *process) drop(reason string) {
 	p.drops[reason]++
 	if p.drops[reason] == 1 {
@@ -45,10 +46,10 @@ func (p *process) drop(reason string) {
 	}
 }
 
-// receive handles one line from the process. If own is true, receive may keep the line. Otherwise it copies the parts
-// that it needs. It returns the reason why it has dropped the message, or "" if it has not dropped the message.
+// receive handles one line from the process. If own is true, receive may keep the line. Otherwise, it copies the parts
+// that it needs. It returns the reason for dropping the message, or "" if the message was not dropped.
 func (p *process) receive(line []byte, own bool) string {
-	a, err := bodyreader.ReadRepaired(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a time slice is short
+	a, err := bodyreader.ReadRepaired(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // waiting for processor time takes only a short time
 	switch {
 	case err != nil:
 		return p.unreadable(line, err)
@@ -61,8 +62,8 @@ func (p *process) receive(line []byte, own bool) string {
 	}
 }
 
-// deliverAnswer passes an answer and its memory to the request that it answers. It returns the reason why the answer
-// was dropped, or "" if it was not dropped.
+// deliverAnswer passes an answer and its memory to the answered request. It returns the reason for dropping the answer,
+// or "" if the answer was not dropped.
 func (p *process) deliverAnswer(a *jsonrpc.Answer, own bool) string {
 	id := a.ID.Of(a.Raw)
 	if number := jsonrpc.NumberIn(id); number != nil {
@@ -92,7 +93,7 @@ func (p *process) deliverAnswer(a *jsonrpc.Answer, own bool) string {
 	return ""
 }
 
-// unreadable fails the call that an unreadable line seems to belong to.
+// unreadable fails the call to which an unreadable line seems to belong.
 func (p *process) unreadable(line []byte, err error) string {
 	s, is := jsonrpc.SketchOf(line)
 	if !is {
@@ -116,9 +117,9 @@ func (p *process) unreadable(line []byte, err error) string {
 	}
 }
 
-// failByLooseID handles an answer with an id that matches no call. If the id is another spelling of a call's id, that
-// call fails. If the answer is an error without an id and only one call is in flight, that call fails. In both cases
-// failByLooseID returns "". Otherwise it returns the reason for dropping the answer.
+// failByLooseID handles an answer whose id matches no call. If the id is a call's id in another form, this call fails.
+// If the answer is an error without an id and only one call is in flight, this call fails. In both cases, failByLooseID
+// returns "". Otherwise, it returns the reason for dropping the answer.
 func (p *process) failByLooseID(s jsonrpc.Sketch) string {
 	if n, ok := jsonrpc.Integer(s.ID); ok {
 		if c := p.calls.find(strconv.AppendInt(nil, n, 10)); c != nil {
@@ -142,7 +143,8 @@ func (p *process) fail(c *pendingCall, why error) {
 	c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, why)}
 }
 
-// handleRequest passes a server's request to the client of the only session, or answers the request itself.
+// handleRequest passes a request from the server to the client of the only session. If this is not possible, it
+// responds itself.
 func (p *process) handleRequest(a *jsonrpc.Answer) string {
 	id := a.ID.Of(a.Raw)
 	if len(id) > maxServerID {
@@ -160,7 +162,8 @@ func (p *process) handleRequest(a *jsonrpc.Answer) string {
 	return dropRequest
 }
 
-// refuseRequest answers a server's request that no client accepts, and reports whether the answer was queued.
+// refuseRequest responds to a request from the server that no client accepts. It reports whether the response was
+// queued.
 func (p *process) refuseRequest(a *jsonrpc.Answer) bool {
 	id := a.ID.Of(a.Raw)
 	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NoClientForRequest)
@@ -186,10 +189,10 @@ func (p *process) refuseQueued(messages chan []byte) {
 	}
 }
 
-// deliverUnassigned delivers a message that does not specify its request, and reports whether the message has a
-// receiver. If the process has only one session with one request in flight, the message most likely belongs to that
-// request. Otherwise it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only
-// session.
+// deliverUnassigned delivers a message that does not say to which request it belongs, and reports whether the message
+// has a receiver. If the process has only one session with one request in flight, this request receives the message.
+// Otherwise, the listeners receive it. If no listener accepts the message, the oldest request of the only session
+// receives it.
 func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	one := p.host.hasOne(p.server)
 	if c := p.calls.onlyCall(); one && c != nil && c.events != nil {
@@ -205,8 +208,8 @@ func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	return taken
 }
 
-// handleNotification passes a notification to the request or the sessions that it belongs to. If the notification says
-// that the tools list has changed, handleNotification also records this.
+// handleNotification passes a notification to the request or to the sessions to which it belongs. It also records if
+// the tools list has changed.
 func (p *process) handleNotification(a *jsonrpc.Answer) string {
 	if a.Method == mcp.MethodToolsChanged {
 		p.server.Notify()
@@ -240,8 +243,8 @@ func (p *process) handleNotification(a *jsonrpc.Answer) string {
 	}
 }
 
-// deliver queues a message for the receiver of a request. It returns the reason why the message was dropped, or "" if
-// it was not dropped.
+// deliver queues a message for the receiver of a request. It returns the reason for dropping the message, or "" if the
+// message was not dropped.
 func (p *process) deliver(c *pendingCall, message []byte) string {
 	if c.m.Method == mcp.MethodListen && time.Since(c.begun) >= time.Minute {
 		c.begun, c.seen, c.bytes = time.Now(), 0, 0
@@ -257,7 +260,7 @@ func (p *process) deliver(c *pendingCall, message []byte) string {
 		return dropOverflow
 	}
 	select {
-	case c.events <- bytes.Clone(message): // the reader reuses the buffer
+	case c.events <- bytes.Clone(message): // message is a part of a buffer that is reused
 		return ""
 	default:
 		c.queued.Drop(len(message))

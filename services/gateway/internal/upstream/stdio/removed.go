@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// unusedMark is the suffix of a marker file next to the directory of a server that no longer uses private
-	// directories. No process of the server can have used the directory after the modification time of the marker file.
+	// unusedMark is the suffix of a marker file next to the directory of a server that no longer uses private directories.
+	// No process of the server has used the directory after the modification time of this file.
 	unusedMark = ".unused"
 	// serverFolderTime is how long a server must be missing from the configuration before its private directories are
 	// removed.
@@ -29,9 +29,9 @@ const (
 type WorkRoot string
 
 // EndUnused renames the directory of each server for which isUsed returns false, if no process has used the directory
-// for 30 days. The 30 days begin when EndUnused is first called with a function that returns false for the server.
-// [WorkRoot.RemoveEnded] removes the renamed directories. EndUnused may be called only while no process of these
-// servers is being started.
+// for 30 days. The 30 days begin with the first call for which isUsed returns false for the server.
+// [WorkRoot.RemoveEnded] removes the renamed directories. While EndUnused runs, no process of these servers may be
+// started.
 func (r WorkRoot) EndUnused(ctx context.Context, log *slog.Logger, isUsed func(server string) bool, now time.Time) error {
 	root, entries, err := r.open()
 	if root == nil {
@@ -65,8 +65,8 @@ func (r WorkRoot) open() (*os.Root, []fs.DirEntry, error) {
 	return root, entries, nil
 }
 
-// endUnused marks a server's directory as unused. If it was marked long ago, endUnused renames it, unless a process
-// that has outlived an earlier gateway still uses it.
+// endUnused marks the directory of a server as unused. If it was marked more than serverFolderTime ago, endUnused
+// renames it, unless a process still uses it. Such a process can remain from an earlier gateway.
 func (r WorkRoot) endUnused(ctx context.Context, log *slog.Logger, root *os.Root, server string, now time.Time) error {
 	mark := server + unusedMark
 	info, err := root.Lstat(mark)
@@ -87,8 +87,8 @@ func (r WorkRoot) endUnused(ctx context.Context, log *slog.Logger, root *os.Root
 	return root.Remove(mark)
 }
 
-// RemoveEnded removes the directories that [WorkRoot.EndUnused] has renamed. If ctx is done earlier, the next call
-// removes the rest.
+// RemoveEnded removes the directories that [WorkRoot.EndUnused] has renamed. If ctx is done before that, the next call
+// removes the remaining directories.
 func (r WorkRoot) RemoveEnded(ctx context.Context, log *slog.Logger) error {
 	root, entries, err := r.open()
 	if root == nil {
@@ -108,7 +108,7 @@ func (r WorkRoot) RemoveEnded(ctx context.Context, log *slog.Logger) error {
 	return errors.Join(append(errs, root.Close())...)
 }
 
-// removeParts removes a directory, which may be large, entry by entry until ctx is done.
+// removeParts removes a directory entry by entry until ctx is done, because the directory may be large.
 func removeParts(ctx context.Context, root *os.Root, dir string) error {
 	parts, _ := fs.ReadDir(root.FS(), dir) // RemoveAllIn reports the error
 	for _, part := range parts {

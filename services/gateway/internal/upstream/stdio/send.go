@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// send writes a line to the process, after the lines that the same session has sent before, and waits for the result.
-// If the permit becomes invalid before the line is written, send renews it. If permit is nil, the line needs no permit.
-// Errors are the same as for Conn.Request.
+// send writes a line to the process and waits for the result. Earlier lines of the same session are written first. If
+// the permit becomes invalid before the line is written, send renews it. If permit is nil, the line needs no permit.
+// The errors are those of Conn.Request.
 func (p *process) send(ctx context.Context, lines *lineOrder, line []byte, permit upstream.Permit) error {
 	return p.sendOutgoing(ctx, lines, newOutgoing(line, permit, new(lineStart)))
 }
@@ -76,7 +76,7 @@ func (p *process) submit(ctx context.Context, out outgoing) error {
 		return p.writeResult(ctx, err)
 	case <-ctx.Done():
 	}
-	// The result may have arrived before ctx was done. In that case the result is returned.
+	// If the result arrived before ctx was done, return the result.
 	select {
 	case err := <-out.done:
 		return p.writeResult(ctx, err)
@@ -85,7 +85,7 @@ func (p *process) submit(ctx context.Context, out outgoing) error {
 	if out.start.withdraw() {
 		return p.unsent(ctx)
 	}
-	return p.server.waitError(ctx) // a part of the line was written
+	return p.server.waitError(ctx) // a part of the line is already written
 }
 
 // writeResult returns the result of submit. err is the result from the goroutine that writes lines.
@@ -115,27 +115,27 @@ func (p *process) ended(ctx context.Context, class error) error {
 	select {
 	case <-p.done:
 		return fmt.Errorf("%w: %w", class, p.cause)
-	case <-ctx.Done(): // the caller no longer waits for the cause
+	case <-ctx.Done(): // the caller has stopped waiting for the cause
 		return fmt.Errorf("%w: server %q is ending", class, p.server.cfg.Name)
 	}
 }
 
-// lineOrder keeps the lines of one session in order. The zero lineOrder has no lines. It is safe for concurrent use.
+// lineOrder keeps the lines of one session in order. The zero value is ready to use. It is safe for concurrent use.
 type lineOrder struct {
 	mu sync.Mutex
-	// last is the newest line that is still in the order, or nil if there is none.
+	// last is the newest line, or nil if there is none.
 	last *lineTurn
-	// ended is closed when a line could not be written because its permit was no longer valid. It is nil if no sender
-	// needs to know this.
+	// ended is closed when a line could not be written because its permit was no longer valid. It is nil if no sender is
+	// waiting for this event.
 	ended chan struct{}
 }
 
 // lineTurn is the position of a line in a lineOrder.
 type lineTurn struct {
 	order *lineOrder
-	// before is closed when all earlier lines have left the order.
+	// before is closed when all earlier lines have been removed.
 	before chan struct{}
-	// previous and next are the neighbors that are still in the order, or nil.
+	// previous and next are the adjacent lines, or nil.
 	previous, next *lineTurn
 }
 
@@ -171,8 +171,8 @@ func (t *lineTurn) leave() {
 }
 
 // permitEnded returns a channel that is closed when a line of the session was not written because its permit had ended.
-// The senders of later lines then renew their permits at the same time. Otherwise the last line would have to wait
-// while the policy service evaluates one call after another.
+// The senders of later lines then also renew their permits, at the same time. Otherwise, the policy service would
+// evaluate the calls one after another, and the last line would wait for all of them.
 func (o *lineOrder) permitEnded() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

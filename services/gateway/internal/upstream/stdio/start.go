@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// startLimit limits how long a start may take if no limit is configured for the server. Each time that the process
-	// writes to standard error, the start may take another startQuiet, because an installation may take minutes and
-	// writes its progress to standard error. maxStart limits how long any start may take.
+	// startLimit limits how long a start may take if no limit is configured. Whenever the process writes to standard
+	// error, the start may take another startQuiet, because an installation can take minutes and writes its progress to
+	// standard error. maxStart limits the total duration of such a start.
 	startLimit = time.Minute
 	startQuiet = 30 * time.Second
 	maxStart   = 10 * time.Minute
@@ -22,13 +22,13 @@ const (
 // startTime limits the duration of a process's start. It is safe for concurrent use.
 type startTime struct {
 	mu sync.Mutex
-	// begun is the time at which the start began, and ended is the time at which it ended. written is the time at which
-	// the process last wrote to standard error. Each of these times is zero until the event has happened.
+	// begun is the start time, and ended is the time at which the start ended. written is the time at which the process
+	// last wrote to standard error. Each of these is zero before its event.
 	begun, ended, written time.Time
 }
 
 // begin returns a context that is cancelled with [context.DeadlineExceeded] when the start has taken longer than limit.
-// If limit is 0, startLimit, startQuiet and maxStart determine the maximum duration of the start.
+// If limit is 0, startLimit, startQuiet and maxStart apply.
 func (s *startTime) begin(limit time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
@@ -64,8 +64,8 @@ func (s *startTime) begin(limit time.Duration) (ctx context.Context, end func())
 	})
 }
 
-// until returns the time by which the start must end, which depends on the time at which the process last wrote to
-// standard error. The caller holds the lock.
+// until returns the time by which the start must end. If limit is 0, this time depends on when the process last wrote
+// to standard error. The caller must hold the lock.
 func (s *startTime) until(limit time.Duration) time.Time {
 	if limit > 0 {
 		return s.begun.Add(limit)
@@ -80,7 +80,7 @@ func (s *startTime) until(limit time.Duration) time.Time {
 	return until
 }
 
-// wrote notes the time at which the process wrote to standard error.
+// wrote records that the process has written to standard error.
 func (s *startTime) wrote() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +89,7 @@ func (s *startTime) wrote() {
 	}
 }
 
-// lasted returns the maximum duration that applied to a start that has timed out.
+// lasted returns the limit that applied to a start that has timed out.
 func (s *startTime) lasted(limit time.Duration) time.Duration {
 	if limit > 0 {
 		return limit
@@ -115,8 +115,8 @@ func (r notifyingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// startNext starts a process. Before that, it installs the process's package, or waits until no other process is
-// installing that package.
+// startNext starts a process. Before that, it installs the process's package if the gateway installs it. Otherwise, it
+// waits until no other process is installing the package.
 func (s *transport) startNext(h *host, with greeting) error {
 	if s.program != nil {
 		used, err := s.program.acquire()
@@ -133,8 +133,8 @@ func (s *transport) startNext(h *host, with greeting) error {
 	return s.startAndGreet(h, with, nil)
 }
 
-// startMargin is how long before a caller's deadline the gateway answers that the server is still starting. The client
-// may have the same deadline and would not receive a later answer.
+// startMargin is the time before a caller's deadline at which the gateway responds that the server is still starting.
+// The client may have the same deadline, and would not receive a later response.
 const startMargin = 15 * time.Second
 
 // beforeDeadline returns a channel that receives a value startMargin before the deadline of ctx, if ctx has one.
@@ -148,11 +148,11 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// startAgain is how long a caller whose request arrived during a start should wait before it tries again.
+// startAgain is the retry delay for a caller whose request arrives during a start.
 const startAgain = 5 * time.Second
 
-// stillStarting returns the error for a caller whose deadline is reached while the process is starting. The process has
-// received at most the handshake requests, and not the caller's request. The start continues.
+// stillStarting returns the error for a caller whose deadline is near while the process is still starting. The process
+// has not received the caller's request. The start continues.
 func (s *transport) stillStarting() error {
 	return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{
 		Text: "the server is still starting" + s.program.progress(), RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),

@@ -14,19 +14,18 @@ import (
 )
 
 const (
-	// maxReadLine limits how many bytes of one line of standard error are read. maxLoggedLine limits how many bytes of
-	// it are logged.
+	// maxReadLine is the maximum number of bytes that are read from one line of standard error. maxLoggedLine is the
+	// maximum number of bytes of a line that are logged.
 	maxReadLine   = 8 << 10
 	maxLoggedLine = 1 << 10
-	// stderrRate limits how many lines are logged per second.
+	// stderrRate is the maximum number of lines that are logged per second.
 	stderrRate = 20
-	// tailLines limits how many lines from the end of standard error an error quotes. maxTailLine limits how many bytes
-	// of each of these lines it quotes.
+	// tailLines is the maximum number of last lines of standard error that an error quotes. maxTailLine is the maximum
+	// number of bytes that it quotes from each line.
 	tailLines   = 10
 	maxTailLine = 256
 )
 
-// listen reads the process's standard error until it ends.
 func (p *process) listen() {
 	r := bufio.NewReaderSize(notifyingReader{p.stderr, p.starting.wrote}, maxReadLine)
 	quota := rate{max: stderrRate, per: time.Second}
@@ -77,7 +76,7 @@ func (t *stderrTail) add(line string) {
 	t.lines = append(t.lines, upstream.Escaped(line, maxTailLine))
 }
 
-// last returns the stored lines in a form that can end a sentence. It returns "" if there are no lines.
+// last returns the stored lines in a form that can be appended to a sentence. It returns "" if there are no lines.
 func (t *stderrTail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -36,63 +36,62 @@ type Config struct {
 	// name that is looked up in Path.
 	Command []string
 	// Env contains variables for the process, without unresolved references. They may set PATH and HOME. A process has no
-	// environment variables other than PATH, HOME and those in Env.
+	// other environment variables than PATH, HOME and the variables in Env.
 	Env map[string]string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
-	// Path is the processes' PATH. Absolute directories that do not exist when New is called are removed from Path and
-	// from a PATH in Env. Otherwise a process could create such a directory and put programs into it.
+	// Path is the PATH of the processes. New removes absolute directories that do not exist from Path and from a PATH in
+	// Env. Otherwise, a process could create such a directory and put programs into it.
 	Path string
 	// Install describes how the program's package is installed before the first process is started. It is nil if the
-	// package already exists, or if the command installs it at each start.
+	// package is already installed, or if the command installs it at each start.
 	Install *Install
-	// Home is the processes' HOME if Dir is set. If Dir is empty, a process's HOME is its private directory, so that
-	// processes do not share files in HOME either.
+	// Home is the HOME of the processes if Dir is set. If Dir is empty, the HOME of a process is its private directory, so
+	// that processes share no files in HOME.
 	Home string
-	// HomeEntries are clean paths relative to Home. For each of them that exists, a private directory contains a link
-	// to it. HomeEntries must be empty if Dir is set.
+	// HomeEntries are clean paths relative to Home. For each path that exists, a private directory contains a link to it.
+	// HomeEntries must be empty if Dir is set.
 	HomeEntries []string
 	// Shared is true if one process serves all principals. Otherwise each principal has its own process.
 	Shared bool
 	// Dir is the absolute path of the working directory. If Dir is empty, each process has a private directory below
-	// WorkRoot, which later processes of the same principal reuse. The directory of an agent of the mesh is removed
-	// after no process has used it for 30 days, or earlier if the person that the agent works for has too many ended
-	// agents.
+	// WorkRoot. Later processes of the same principal use the same directory. The directory of an agent of the mesh is
+	// removed when no process has used it for 30 days. It is removed earlier if the person for whom the agent works has
+	// too many ended agents.
 	Dir string
 	// WorkRoot is the absolute path of the directory in which private directories are created. It is not needed if Dir is
 	// set.
 	WorkRoot string
 	// Remove lists files that an earlier process may have left behind, such as a lock. They are clean paths relative to
-	// the private directory. Before a process is started, the files are removed if they exist. No process is started if
-	// the removal fails, if a file is not a regular file, or if a symbolic link leads out of the directory. Remove must be
+	// the private directory. Existing files are removed before a process is started. The process is not started if the
+	// removal fails, if a file is not a regular file, or if a symbolic link leads out of the directory. Remove must be
 	// empty if Dir is set.
 	Remove []string
 	// Recycle is the number of tool calls that a process serves. After that number of calls, the process is terminated
-	// as soon as no call is in flight, and the next request starts another process. If Recycle is 0, there is no limit.
+	// when no call is in flight. The next request then starts another process. If Recycle is 0, there is no limit.
 	Recycle int
 	// Limits are the limits of one process. The zero value selects [DefaultLimits].
 	Limits Limits
-	// Start limits how long a process may take from its start until it answers initialize. If it is 0, the limit is 60
-	// s, or up to 10 min while the process writes to standard error.
+	// Start limits how long a process may take from its start until it answers initialize. If it is 0, the limit is 60 s,
+	// or up to 10 min if the process keeps writing to standard error.
 	Start time.Duration
-	// WriteTimeout is how long a process may take to read a message before it is terminated. If it is 0, the time is 10
-	// s.
+	// WriteTimeout is how long a process may take to read a message before it is terminated. If it is 0, 10 s apply.
 	WriteTimeout time.Duration
-	// IdleTimeout is how long a process may run without open sessions before it is terminated. If it is 0, the time is
-	// 5 min.
+	// IdleTimeout is how long a process may run without open sessions before it is terminated. If it is 0, 5 min apply.
 	IdleTimeout time.Duration
-	// MaxProcesses limits how many principals may have a process at the same time. If it is 0, the maximum is 256. A
-	// principal, together with the agents that it has created, may have a quarter of these processes. All principals of
-	// one person together may have half of them. Each of these quotas is at least one process. A shared server has only
+	// MaxProcesses is the maximum number of principals that have a process at the same time. If it is 0, the maximum is
+	// 256. A principal and the agents that it has created may together have a quarter of these processes. All principals
+	// of one person may together have half of them. Each of these quotas is at least one process. A shared server has only
 	// one process.
 	MaxProcesses int
-	// MaxMessage is the maximum length of a line from a process, in bytes. If a line is longer, the process is
-	// terminated. If MaxMessage is 0, the maximum is [upstream.MaxMessage]. MaxMessage must not exceed that maximum.
+	// MaxMessage is the maximum length, in bytes, of a line from a process. A process that writes a longer line is
+	// terminated. If MaxMessage is 0, the maximum is [upstream.MaxMessage]. MaxMessage must not be larger than
+	// [upstream.MaxMessage].
 	MaxMessage int
 }
 
-// Deps are the dependencies of a transport. All except Installer and Installs are required. Installer is required with
-// Config.Install.
+// Deps are the dependencies of a transport. All fields except Installer and Installs are required. Installer is
+// required if Config.Install is set.
 type Deps struct {
 	// Log receives messages about processes that start or end, and about dropped messages. At debug level it also
 	// receives the processes' standard error, which may quote arguments. Values in Config.Env are redacted.
@@ -102,42 +101,42 @@ type Deps struct {
 	Room *limits.Budget
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
-	// Installer returns two sandboxes for one installation of Config.Install. It is called for each installation. In
-	// the first sandbox, only the installation's directory is writable. The second sandbox is used for install scripts
-	// if these run separately.
+	// Installer returns two sandboxes for one installation of Config.Install. It is called for each installation. In the
+	// first sandbox, only the installation's directory is writable. The second sandbox is used for install scripts if they
+	// run separately.
 	Installer func() (installer, scripts *sandbox.Sandbox, err error)
 	// Limiter enforces the processes' limits.
 	Limiter *proclimit.Limiter
 	// Agents returns the subjects of a tenant's agents that have not ended or can still be restored.
 	Agents func(ctx context.Context, tenant string) (map[string]bool, error)
-	// Installs allows only one installation of a package at a time, across all servers that share the same Installs. If it
-	// is nil, the server has its own Installs.
+	// Installs allows only one installation of a package at a time, for all servers with the same Installs. If it is nil,
+	// the server uses its own Installs.
 	Installs *Installs
 }
 
 // New returns a transport to a server that runs as child processes. A process is started when a session is opened. If
-// the process has ended, the next request starts another process. Sessions stay open, but the state in the server's
+// the process has ended, the next request starts another process. Sessions then stay open, but the server's state in
 // memory is lost.
 //
 // A process is terminated together with its process group. The gateway closes the standard input, then sends SIGTERM,
-// and sends SIGKILL 2 s later. A process that has reached a limit receives SIGKILL immediately. Processes that have
-// left the group are killed if deps.Limiter can find them.
+// and 2 s later SIGKILL. A process that has reached a limit receives SIGKILL immediately. Processes that have left the
+// group are killed if deps.Limiter can find them.
 //
-// A process is initialized once, with the initialize request of the session that started it. All sessions receive the
-// answer to that request. For a shared server, the request declares no client capabilities, because the process could
-// not distinguish the clients. The gateway itself responds to a shared process's requests. It answers ping with a
-// result, and every other request with the error -32601.
+// A process is initialized once, with the initialize request of the session that has started it. All sessions receive
+// the answer to that request. For a shared server, the request declares no client capabilities, because the process
+// could not distinguish the clients. The gateway itself responds to requests from a shared process. It responds to ping
+// with a result, and to all other requests with the error -32601.
 //
 // If a server refuses initialize, the gateway sends server/discover to determine whether the server supports revision
 // 2026-07-28, which has no sessions. If it does, the server's next processes receive server/discover first.
 //
-// The gateway replaces ids and progress tokens with its own numbers, so that ids and tokens of different sessions of
-// one process cannot collide. A progress notification is passed to the request whose token it contains. A log message
-// is passed to the request in flight if there is exactly one and the server is not shared. Other messages are passed to
+// The gateway replaces ids and progress tokens with its own numbers, so that the ids and tokens of different sessions
+// can't collide in one process. A progress notification is passed to the request that has its token. A log message is
+// passed to the request in flight if there is exactly one and the server is not shared. Other messages are passed to
 // listeners and subscriptions. Malformed messages and answers without a request are dropped.
 //
-// The errors of a session may quote the process's standard error, which may contain other sessions' data. These errors
-// are for operators, not for clients.
+// Errors of a session may quote the standard error of the process, which can contain data of other sessions. Only
+// operators may see these errors.
 func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil || deps.Limiter == nil || deps.Agents == nil {
 		return nil, errors.New("stdio: a log, a memory budget for answers, a sandbox, a limiter and the agents are required")
@@ -235,11 +234,10 @@ func (c *Config) check() error {
 
 // transport implements upstream.Transport. Its Close method waits for all goroutines of the transport.
 type transport struct {
-	cfg   Config
-	log   *slog.Logger
-	box   *sandbox.Sandbox
-	limit *proclimit.Limiter
-	// agents is Deps.Agents.
+	cfg    Config
+	log    *slog.Logger
+	box    *sandbox.Sandbox
+	limit  *proclimit.Limiter
 	agents func(ctx context.Context, tenant string) (map[string]bool, error)
 	// program is the package that the gateway installs. It is nil if the gateway installs no package.
 	program *program
@@ -252,8 +250,8 @@ type transport struct {
 	// closing is the context of all operations of the transport. stop cancels it when the transport is closed.
 	closing context.Context //nolint:containedctx // the context of the transport
 	stop    context.CancelCauseFunc
-	// installs allows only one installation of a package at a time. installed is the package that may be installed when
-	// a process starts. It is empty if no package is installed at a start.
+	// installs allows only one installation of a package at a time. installed is the package that a process may install
+	// when it starts, or "".
 	installs  *Installs
 	installed string
 	// family records which revisions the server supports. It is nil until this is known.
@@ -261,7 +259,7 @@ type transport struct {
 
 	mu           sync.Mutex // guards the fields below and the fields of all hosts
 	hosts        map[principal.Key]*host
-	processCount *quota.Tally // counts processes; the process of a shared server counts against no principal
+	processCount *quota.Tally // counts the processes of each principal, but not the process of a shared server
 	closed       bool
 	sweeps       bool // true if agents' unused directories are being removed
 }
@@ -277,7 +275,7 @@ func (s *transport) Open(ctx context.Context, key principal.Key, hello upstream.
 	modern := hello.Method() == mcp.MethodDiscover
 	m := hello.Message.Clone()
 	known := s.family.Load()
-	if modern && known != nil && !known.isModern() { // sending the request would start a process
+	if modern && known != nil && !known.isModern() { // otherwise, this request would start a process
 		return s.wrongFamily(known, m)
 	}
 	h, err := s.addSession(key, hello.Room)

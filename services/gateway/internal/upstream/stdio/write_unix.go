@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// writePipe writes data to a pipe and returns the number of bytes written. It passes each write to attempt, which
+// writePipe writes data to a pipe and returns the number of bytes written. It passes each write to attempt. attempt
 // returns the result of the write, or another error if nothing more may be written. While the pipe is full, writePipe
-// waits between the attempts.
+// waits.
 func writePipe(pipe *os.File, data []byte, attempt func(write func() (int, error)) (int, error)) (n int, err error) {
 	raw, err := pipe.SyscallConn()
 	if err != nil {

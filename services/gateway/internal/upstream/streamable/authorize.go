@@ -17,15 +17,15 @@ import (
 // headerAuthorization is the header with the access token (RFC 6750, section 2.1).
 const headerAuthorization = "Authorization"
 
-// maxOldTokens limits how many replaced access tokens are still redacted. They are redacted because late answers may
-// contain them.
+// maxOldTokens is the maximum number of replaced access tokens that are still redacted. Late answers may contain such
+// tokens.
 const maxOldTokens = 2
 
-// secrets contains the values that a server's answers must not contain. It is immutable.
+// secrets contains the values that are redacted in a server's answers. It is immutable.
 type secrets struct {
-	// configured are the secrets of the configuration, and tokens are the last access tokens, newest first.
+	// configured are the secrets in the configuration, and tokens are the last access tokens, newest first.
 	configured, tokens []string
-	// clean redacts all of them in answers. address redacts the parts of a redirect address that are shown.
+	// clean redacts all these values in answers. address redacts them in the parts of a redirect address that are shown.
 	clean, address *redact.Redactor
 }
 
@@ -34,7 +34,7 @@ func newSecrets(configured, tokens []string) *secrets {
 	return &secrets{configured: configured, tokens: tokens, clean: redact.New(nil, all), address: redact.NewForAllForms(all)}
 }
 
-// hide adds an access token to the values that answers must not contain.
+// hide adds an access token to the values that are redacted in answers.
 func (s *Transport) hide(token string) {
 	for {
 		now := s.secrets.Load()
@@ -66,7 +66,7 @@ func (s *Transport) send(ctx context.Context, signedIn *accesstoken.Connection, 
 	}
 	next, isNew, err := s.tokens.Replace(ctx, token)
 	if err != nil || !isNew {
-		return resp, nil //nolint:nilerr // the server's answer says more about the refusal than err
+		return resp, nil //nolint:nilerr // the server's answer contains more information than err
 	}
 	if signedIn != nil && !next.IsOf(signedIn) {
 		return resp, nil // the next request finds out that the session has ended
@@ -75,7 +75,7 @@ func (s *Transport) send(ctx context.Context, signedIn *accesstoken.Connection, 
 	resp, err = s.sendWith(ctx, next, begin, head, fields, body)
 	switch {
 	case errors.Is(err, httpclient.ErrNeverSent): // bytes of the first attempt were sent
-		err = fmt.Errorf("after %s had refused an access token: %s", s.name, err) //nolint:errorlint // the class of err is that of the second attempt only
+		err = fmt.Errorf("after %s had refused an access token: %s", s.name, err) //nolint:errorlint // the class of err applies only to the second attempt
 	case err == nil && refusesToken(resp):
 		s.tokens.Report(ctx, next)
 	}
@@ -127,13 +127,13 @@ func (s *Transport) sendWith(ctx context.Context, token accesstoken.Token, begin
 }
 
 // refusesToken reports whether a server has refused an access token without executing the request (RFC 6750, section
-// 3.1). A status 401 without such a challenge can come from another service that a tool has called.
+// 3.1). A tool may forward the status 401 of another service, but then there is no such challenge.
 func refusesToken(resp *http.Response) bool {
 	return resp.StatusCode == http.StatusUnauthorized && hasChallenge(resp, "", "invalid_token")
 }
 
-// hasChallenge reports whether a response has a challenge for bearer tokens whose parameter `error` has one of the given
-// values. An absent parameter has the value "".
+// hasChallenge reports whether a response has a challenge for bearer tokens whose parameter `error` has one of the
+// given values. If the parameter is absent, its value counts as "".
 func hasChallenge(resp *http.Response, codes ...string) bool {
 	for _, challenge := range resp.Header.Values("WWW-Authenticate") {
 		if scheme, _, _ := strings.Cut(strings.TrimSpace(challenge), " "); !strings.EqualFold(scheme, "bearer") {

@@ -22,13 +22,13 @@ import (
 
 const (
 	// maxShownHost, maxShownPath and maxShownSegment are the maximum lengths, in bytes, of the parts of a server's address
-	// that are shown. A longer path segment could be a credential, or instructions for the model that reads it.
+	// that are shown. A longer path segment could be a credential or contain instructions for a model.
 	maxShownHost, maxShownPath, maxShownSegment = 100, 100, 16
-	// cut replaces the parts that are not shown.
+	// cut replaces the omitted parts.
 	cut = "…"
 )
 
-// shownType matches the media types that errors may show. codings are the content codings that errors may name.
+// shownType matches the media types that errors may contain. codings are the content codings that errors may contain.
 var (
 	shownType = regexp.MustCompile(`^[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,32}$`)
 	codings   = []string{"gzip", "br", "deflate", "zstd", "compress"}
@@ -68,7 +68,7 @@ func (s *Transport) refusalCause(resp *http.Response, err error) *upstream.Cause
 }
 
 // cause returns the reason why a response cannot be used, and reports whether later responses will have the same
-// problem. text is empty if the response does not show the reason.
+// problem. text is empty if the reason can't be determined from the response.
 func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	key := "servers." + s.name + ".http"
 	coding := strings.ToLower(strings.TrimSpace(resp.Header.Get("Content-Encoding")))
@@ -82,7 +82,7 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 		}
 		return fmt.Sprintf("it answered %d, and names no other address", resp.StatusCode), true
 	case resp.StatusCode >= 400:
-		return "", false // errors always contain the status
+		return "", false // nothing is added, because errors already contain the status
 	case coding != "" && coding != "identity":
 		if !slices.Contains(codings, coding) {
 			coding = "a coding of its own"
@@ -98,9 +98,9 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	}
 }
 
-// shownAddress returns an address from a server in a form that every caller may read. The result is escaped, has a
-// limited length, and contains no user, query or fragment, and no parts that could be a credential. It is "" if
-// location is not an address that may be shown.
+// shownAddress returns an address that a server has sent in a form that every caller may see. The result is escaped,
+// and its length is limited. It contains no user, no query, no fragment, and no parts that could be a credential. It is
+// "" if location is not an address that may be shown.
 func (s *Transport) shownAddress(location string) string {
 	at, err := s.url.Parse(location)
 	if location == "" || err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || len(at.Host) > maxShownHost {
@@ -133,8 +133,8 @@ func (s *Transport) shownPath(at *url.URL) string {
 	return out.String()
 }
 
-// connectError wraps err in a CauseError that says why there is no connection and gives advice, if callers may read
-// that text.
+// connectError wraps err in a CauseError that explains why the gateway can't connect, with advice. It returns err
+// unchanged if callers may not see the reason.
 func (s *Transport) connectError(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false

@@ -24,11 +24,11 @@ const (
 
 // These are the reasons why a session cannot be used.
 var (
-	// errForgotten means that the server has answered a request in a session with status 404. According to MCP 2025-11-25,
-	// Session Management, the server has then ended the session and has not read the request.
+	// errForgotten means that the server has responded to a request in a session with status 404. This means that the
+	// server has ended the session and has not read the request (MCP 2025-11-25, Session Management).
 	errForgotten = errors.New("the server no longer knows the session")
-	// errDoubtful means that the server has sent no usable answer to a request in a session. Instead, the server has
-	// sent a status that some servers use for an unknown session.
+	// errDoubtful means that the server has responded to a request in a session without a usable answer, and with a status
+	// that some servers use for an unknown session.
 	errDoubtful = errors.New("the server may no longer know the session")
 	errSession  = errors.New("the server's session id is too long, or contains a character that MCP does not allow")
 )
@@ -38,9 +38,8 @@ type conn struct {
 	initialize upstream.Request
 	// state is the result of the last handshake.
 	state atomic.Pointer[negotiated]
-	// reopening is a lock for the request that opens a new session. It ensures that only one session is opened if
-	// several requests find that their session is lost. It is a channel, so that other requests stop waiting when their
-	// contexts are done.
+	// reopening is a lock for opening a new session. If several requests find that their session is lost, only one of them
+	// opens a new session. The lock is a channel, so that a request can stop waiting when its context is done.
 	reopening chan struct{}
 	// probed is the time at which the gateway last checked whether the server still knows the session. The lock
 	// reopening guards it.
@@ -141,13 +140,14 @@ func versionOf(a *jsonrpc.Answer) string {
 	return string(raw[1 : len(raw)-1])
 }
 
-// isSession reports whether a session id is not too long and consists of visible ASCII, as MCP 2025-11-25, Session
-// Management, requires. The empty id means that there is no session.
+// isSession reports whether a session id has an accepted length and contains only visible ASCII characters, as required
+// by MCP 2025-11-25, Session Management. An empty id means that there is no session.
 func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen replaces old, which is a lost session, with a new session, unless another request has already done so.
+// reopen replaces old, which is a lost session, with a new session. If another request has already replaced it, reopen
+// returns that session.
 func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:
@@ -172,23 +172,23 @@ func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memor
 	return fresh, nil
 }
 
-// replaceSession sends notifications/initialized to the server in the session fresh. Then it makes fresh the session of
-// the connection.
+// replaceSession sends notifications/initialized in the new session fresh, and then replaces the session of the
+// connection with fresh.
 func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error {
-	if fresh.version != old.version { // the client has negotiated the old revision
+	if fresh.version != old.version { // the client expects the revision that it has negotiated
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)
 	}
 	if err := c.notify(ctx, upstream.Initialized().Request("", nil), fresh); err != nil {
 		return err
 	}
 	if !c.state.CompareAndSwap(old, fresh) {
-		return upstream.ErrClosed // Close was called; while reopening is held, no other function replaces the state
+		return upstream.ErrClosed // Close was called; no other function replaces the state while reopening is locked
 	}
 	return nil
 }
 
-// Notify implements upstream.Conn. It sends no cancellation to a server that does not use sessions, because that server
-// cannot identify the cancelled request.
+// Notify implements upstream.Conn. It sends no cancellation to a server that does not use sessions, because such a
+// server can't identify the cancelled request.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	state := c.state.Load()
 	if req.Method() == mcp.MethodCancelled && state.session == "" && !state.closed {
@@ -198,7 +198,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 }
 
 func (c *conn) notify(ctx context.Context, req upstream.Request, state *negotiated) error {
-	if state.modern() { // without sessions, a server cannot use any notification
+	if state.modern() { // a server without sessions can't use notifications
 		return nil
 	}
 	resp, err := c.post(ctx, req, state)

@@ -13,25 +13,25 @@ import (
 )
 
 const (
-	// maxCookies limits how many cookies are stored for a session. maxCookie is the maximum length of a Set-Cookie
-	// line, in bytes (RFC 6265, section 6.1, requires at least 50 cookies of 4096 bytes).
+	// maxCookies is the maximum number of cookies that are stored for a session. maxCookie is the maximum length, in
+	// bytes, of a Set-Cookie line. RFC 6265, section 6.1, recommends to support at least 50 cookies of 4096 bytes.
 	maxCookies = 16
 	maxCookie  = 4 << 10
-	// maxOld limits how many replaced cookie values are stored.
+	// maxOld is the maximum number of replaced cookie values that are stored.
 	maxOld = 4
 )
 
-// cookies contains the cookies that a server has set in one session, for example a load balancer's cookie that selects
-// the session's backend. Cookies are sent only to the configured host and only in this session. They are stored only in
-// memory. A nil *cookies stores none. It is safe for concurrent use.
+// cookies contains the cookies that a server has set in one session. For example, a load balancer selects the session's
+// backend with a cookie. Cookies are sent only to the configured host and only in this session. They are stored only in
+// memory. A nil *cookies stores no cookies. It is safe for concurrent use.
 type cookies struct {
 	server *Transport
 
 	mu       sync.Mutex
 	current  []*http.Cookie // oldest first
-	replaced []string       // the last replaced values, which answers may still contain
-	// clean redacts the server's secrets and the cookies' values, which may be credentials. It is nil if the cookies
-	// have changed since it was created. cleaned contains the server's secrets that clean redacts.
+	replaced []string       // the last replaced values, which the server may still send
+	// clean redacts the server's secrets and the values of the cookies, because these values may be credentials. It is nil
+	// if the cookies have changed since it was created. cleaned contains the secrets of the server that clean redacts.
 	clean   *redact.Redactor
 	cleaned *secrets
 }
@@ -40,7 +40,7 @@ func (s *Transport) newCookies() *cookies {
 	return &cookies{server: s}
 }
 
-// store stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and Secure
+// store stores the cookies that an answer sets. Like browsers, it ignores cookies for other hosts or paths, and Secure
 // cookies from a response without TLS.
 func (c *cookies) store(answer http.Header) {
 	if c == nil || len(answer["Set-Cookie"]) == 0 {
@@ -69,12 +69,12 @@ func (c *cookies) store(answer http.Header) {
 		if len(c.current) == maxCookies {
 			c.current = c.current[1:]
 		}
-		c.current = append(c.current, &http.Cookie{Name: set.Name, Value: set.Value, Path: set.Path, Expires: set.Expires}) //nolint:gosec // it is only sent back to the server that set it
+		c.current = append(c.current, &http.Cookie{Name: set.Name, Value: set.Value, Path: set.Path, Expires: set.Expires}) //nolint:gosec // the cookie is sent only to the server that has set it
 	}
 	c.clean = nil
 }
 
-// values returns all values that an answer must not contain. The caller holds the lock.
+// values returns all cookie values that are redacted in answers. The caller must hold the lock.
 func (c *cookies) values() []string {
 	out := slices.Clone(c.replaced)
 	for _, stored := range c.current {
@@ -92,8 +92,8 @@ func (c *cookies) containsValue(text string) bool {
 	return slices.ContainsFunc(c.values(), func(value string) bool { return len(value) >= minSearched && strings.Contains(text, value) })
 }
 
-// minSearched is the minimum length of a value that containsValue searches for, in bytes. Shorter values may occur by
-// chance.
+// minSearched is the minimum length, in bytes, of a value that containsValue searches for. Shorter values could occur
+// by chance.
 const minSearched = 6
 
 // maxAge is the maximum lifetime of a cookie, in seconds. It is longer than any session.
@@ -107,7 +107,7 @@ func (c *cookies) isFor(set *http.Cookie) bool {
 	return covers && (domain == "" || host == domain || strings.HasSuffix(host, "."+domain)) && (!set.Secure || c.server.url.Scheme == "https")
 }
 
-// field returns a request's Cookie header, which contains the configured cookies, followed by the session's cookies.
+// field returns the Cookie header of a request. It contains the configured cookies, followed by the session's cookies.
 func (c *cookies) field(configured string) httpclient.Field {
 	out := httpclient.Field{Name: "Cookie", Value: configured}
 	if c == nil {

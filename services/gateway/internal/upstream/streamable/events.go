@@ -18,22 +18,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req arrives, and returns it.
-// It passes notifications and requests to their receivers. It drops answers to other requests, because those requests
-// were not sent on this stream. If the stream ends before the answer and its last event had an id, readEvents resumes
-// the stream after that event (MCP 2025-11-25, Transports, Resumability and Redelivery). The function clean returns the
-// redactor for the next message, because the server can receive another access token or set another cookie meanwhile.
+// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req arrives, and returns the
+// answer. It passes notifications and requests to their receivers. It drops answers to other requests, because these
+// requests were not sent on this stream. If the stream ends before the answer and the last event had an id, readEvents
+// resumes the stream after that event (MCP 2025-11-25, Transports, Resumability and Redelivery). clean returns the
+// redactor for the next message. The redactor can change during the stream, because the access token or a cookie can
+// change.
 func readEvents(ctx context.Context, body io.ReadCloser, clean func() *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: bodyreader.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.continueWith(body)
-	if req.Method() == mcp.MethodListen { // the stream of a subscription has no end
+	if req.Method() == mcp.MethodListen { // the limits apply to each minute, because the stream of a subscription can last indefinitely
 		stream.begun = time.Now()
 	}
 	for {
 		data, err := stream.next()
 		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {
 			if body, err = to.resume(stream.last, stream.wait); err == nil {
-				defer closer(body)() // there are few bodies, and all are needed until the answer arrives
+				defer closer(body)() // closing the bodies only at the end is acceptable, because there are few of them
 				stream.continueWith(body)
 				continue
 			}
@@ -69,18 +70,19 @@ var errEnded = errors.New("the stream ended before the answer")
 
 // receivers contains the functions that receive a server's messages. All except events and resume are required.
 type receivers struct {
-	// resume waits for the given duration, and then continues the stream after the event with the given id. It is nil
-	// if the stream cannot be resumed.
+	// resume waits for the given duration and then continues the stream after the event with the given id. It is nil if
+	// the stream can't be resumed.
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
 	// events receives the messages that belong to the current request. It is nil if the request has no receiver for them.
 	events func([]byte)
-	// reply answers a server's request that no client accepts.
+	// reply responds to a request from the server that no client accepts.
 	reply func(*jsonrpc.Answer)
 	// changed is called when the server reports a change to its tool list.
 	changed func()
 }
 
-// deliver passes a message that is not a response to its receiver. token is the progress token of the current request.
+// deliver passes a notification or request from the server to its receiver. token is the progress token of the current
+// request.
 func (to receivers) deliver(m *jsonrpc.Answer, token []byte) {
 	switch {
 	case m.Kind == jsonrpc.Request && (to.events == nil || m.Method == mcp.MethodPing):
@@ -98,10 +100,10 @@ func (to receivers) deliver(m *jsonrpc.Answer, token []byte) {
 }
 
 // replyTimeout limits how long a server may take to accept the gateway's response to the server's request. It is short
-// because the gateway reads nothing from the server while it sends the response.
+// because the gateway does not read from the server while it sends the response.
 const replyTimeout = 5 * time.Second
 
-// reply answers a server's request that no client accepts. It does nothing before the session is open.
+// reply responds to a request from the server that no client accepts. Before the session is open, it does nothing.
 func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) {
 	if state.opening {
 		return
@@ -120,29 +122,28 @@ func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) 
 // eventBuffer is the size of the buffer for a stream, in bytes. The field name of every line must fit into the buffer.
 const eventBuffer = 8 << 10
 
-// eventReader reads the events of a stream one at a time. It stores only the data of the current event, in a single
-// copy.
+// eventReader reads the events of a stream one at a time. It stores only one copy of the current event's data.
 type eventReader struct {
 	in   *bufio.Reader
 	data *bodyreader.Memory
-	// all is the number of bytes read, and events is the number of events. If begun is set, all and events count only
-	// from the start of the current minute.
+	// all is the number of bytes read, and events is the number of events. If begun is not zero, it is the start of the
+	// current minute, and all and events count only from this time.
 	all, events int
 	begun       time.Time
-	// seen is the size of the current event, and lines is the number of its data lines. other is true if the type of
-	// the event is neither "message" nor wanted.
+	// seen is the size of the current event, and lines is the number of its data lines. other is true if the type of the
+	// event is neither "message" nor the type in wanted.
 	seen, lines int
 	other       bool
-	// kind is the type of the current event, or "" for the default type. wanted is an additional event type whose data
-	// is read.
+	// kind is the type of the current event, or "" for the default type. wanted is an additional event type for which the
+	// data is read.
 	kind, wanted string
-	// id and retry are fields of the current event. Each of them is empty if its value is too long. retry is also empty
-	// if its value contains characters other than digits.
+	// id and retry are fields of the current event. If a value is too long, the field is empty. retry is also empty if its
+	// value contains a character that is not a digit.
 	id, retry string
-	// hasID is true if the event has an id, which may be empty. cr is true if the last line ended with CR, in which
-	// case an LF may follow. begins is true after the beginning of the stream was read.
+	// hasID is true if the event has an id, even an empty one. cr is true if the last line ended with CR, because an LF
+	// may follow. begins is true after the beginning of the stream was read.
 	hasID, cr, begins bool
-	// last is the id of the last event that had an id. wait is the last retry time that the server has sent.
+	// last is the id of the last event with an id. wait is the last retry time that the server has sent.
 	last string
 	wait time.Duration
 }
@@ -159,14 +160,15 @@ func (e *eventReader) continueWith(body io.ReadCloser) {
 	e.in.Reset(from)
 }
 
-// maxField is the maximum length of an event's id, in bytes. It is limited because a client returns the id in a header.
+// maxField is the maximum length, in bytes, of an event's id. The id is limited because a client sends it back in a
+// header.
 const maxField = 256
 
-// maxRetry is the maximum number of digits of a retry time. Eight digits are enough for a day, which has 86,400,000 ms.
+// maxRetry is the maximum number of digits in a retry time. Eight digits are enough for a day (86,400,000 ms).
 const maxRetry = 8
 
-// next reads one event and returns the event's data, which is valid until the next call. For events with a type other
-// than "message", such as pings, the data is empty.
+// next reads one event and returns its data. The data is valid until the next call. The data is empty if the
+// type of the event is not "message", for example for pings.
 func (e *eventReader) next() ([]byte, error) {
 	if !e.begun.IsZero() && time.Since(e.begun) >= time.Minute {
 		e.begun, e.all, e.events = time.Now(), 0, 0
@@ -197,8 +199,8 @@ func (e *eventReader) next() ([]byte, error) {
 	}
 }
 
-// line reads a line and reports whether it is blank. It returns an error at the end of the stream, because an event is
-// complete only after a blank line.
+// line reads a line and reports whether it is blank. At the end of the stream, it returns an error, because an event
+// without a final blank line is incomplete.
 func (e *eventReader) line() (blank bool, err error) {
 	part, more, err := e.readPart()
 	if err != nil {
@@ -234,8 +236,8 @@ func (e *eventReader) line() (blank bool, err error) {
 	return false, err
 }
 
-// eventField returns the value of a field that is forwarded to a client. It returns false if the value contains
-// characters other than visible ASCII or is longer than maxField bytes.
+// eventField returns the value of a field that is forwarded to a client. It returns false if the value is longer than
+// maxField bytes or contains a character that is not visible ASCII.
 func eventField(value []byte) (string, bool) {
 	if len(value) > maxField || !isSession(string(value)) {
 		return "", false
@@ -273,7 +275,7 @@ func (e *eventReader) readPart() (part []byte, more bool, err error) {
 	}
 }
 
-// skip skips a byte order mark at the beginning of the stream, and the LF of a CR LF.
+// skip skips a byte order mark at the beginning of the stream, and an LF that follows a CR.
 func (e *eventReader) skip() error {
 	next, err := e.in.Peek(1)
 	if err != nil {
@@ -303,9 +305,9 @@ func lineEnd(text []byte) int {
 	return end
 }
 
-// discard skips bytes that Peek has returned. They stay valid until the next read.
+// discard skips bytes that Peek has returned. These bytes stay valid until the next read.
 func (e *eventReader) discard(n int) error {
-	_, _ = e.in.Discard(n) // the bytes are buffered
+	_, _ = e.in.Discard(n) // never fails, because the bytes are buffered
 	e.all, e.seen = e.all+n, e.seen+n
 	switch {
 	case e.all > upstream.MaxStream:
@@ -317,7 +319,7 @@ func (e *eventReader) discard(n int) error {
 	}
 }
 
-// streamEnd returns [errEnded] for the end of the stream, and every other error unchanged.
+// streamEnd returns [errEnded] for [io.EOF], and every other error unchanged.
 func streamEnd(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errEnded

@@ -25,9 +25,9 @@ const (
 )
 
 const (
-	// drainTimeout limits how long a server may take to end a response after its answer was read.
+	// drainTimeout limits how long a server may take to end a response after the gateway has read the answer.
 	drainTimeout = 50 * time.Millisecond
-	// maxDrain limits how many bytes are read from a response after its answer.
+	// maxDrain is the maximum number of bytes that are read from a response after the answer.
 	maxDrain = 4 << 10
 )
 
@@ -35,10 +35,9 @@ const (
 // request once more. This also applies to tools/call, because a server that restarts loses all sessions. Without the
 // second attempt, the first call in each session would have an unknown outcome and could not be repeated.
 //
-// In MCP, status 404 means that the session had ended before the request arrived. A server that answers calls with 404
-// after it has executed them gains nothing, because it has the arguments and can itself repeat a call. The first
-// attempt counts as sent, regardless of the second attempt's result. A request with [upstream.Request.Once] is not sent
-// again.
+// In MCP, status 404 means that the session had ended before the request arrived. A server gains nothing if it executes
+// a call and then responds with 404, because it can repeat the call with the same arguments itself. The first attempt
+// counts as sent, regardless of the second attempt's result. A request with [upstream.Request.Once] is not sent again.
 func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	state := c.state.Load()
 	answer, err := c.exchange(ctx, req, state, events)
@@ -49,12 +48,12 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 		return answer, err
 	}
 	if req.Once {
-		_, _ = c.reopen(ctx, state, req.Room) // for the next request; the result does not affect this request
+		_, _ = c.reopen(ctx, state, req.Room) // opens a session for the next request; the result does not affect this request
 		req.Room.Settle(0)
 		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
 	}
 	state, err = c.reopen(ctx, state, req.Room)
-	if err != nil { // err describes another message, and bytes of this request were sent
+	if err != nil { // err describes another message, but bytes of this request were sent
 		return answer, upstream.WithClass(upstream.ErrNoAnswer, c.server.name+" forgot the session, and there is no new one", err)
 	}
 	answer, err = c.exchange(ctx, req, state, events)
@@ -90,7 +89,7 @@ func (c *conn) exchangeOnce(ctx context.Context, req upstream.Request, state *ne
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
-// appendFields appends the headers of requests in a session. It copies no header from a client's request.
+// appendFields appends the headers of requests in a session. It does not copy headers from a client's request.
 func (state *negotiated) appendFields(fields []httpclient.Field, req upstream.Request) []httpclient.Field {
 	fields = append(fields, httpclient.Field{Name: headerSession, Value: state.session}, httpclient.Field{Name: headerVersion, Value: state.version}, httpclient.Field{Name: headerTrace, Value: req.TraceParent})
 	switch {
@@ -114,7 +113,7 @@ func (c *conn) scrubberFor(state *negotiated) *redact.Redactor {
 	return state.cookies.scrubber()
 }
 
-// post sends one message. The error wraps [upstream.ErrNeverSent] if no byte of the message can have been sent.
+// post sends one message. The error wraps [upstream.ErrNeverSent] if certainly no byte of the message was sent.
 func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated) (*http.Response, error) {
 	if state.lost {
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, state.lossError())
@@ -126,7 +125,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
 	var space [5]httpclient.Field
-	permit := req.Permit // the closure then does not capture the whole request
+	permit := req.Permit // a copy, so that the closure does not capture the whole request
 	begin := func() error { return upstream.Renew(permit) }
 	resp, err := c.server.send(ctx, state.signedIn, req.Once, begin, c.server.post, c.fields(space[:0], state, req), req.Body())
 	switch {
@@ -150,8 +149,8 @@ func (s *Transport) neverSent(err error) error {
 	return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, s.name, err)
 }
 
-// answer reads the answer to req from a response. The response is one JSON message, or an event stream, of which answer
-// reads the messages up to the answer.
+// answer reads the answer to req from a response. The response is either one JSON message or an event stream. In an
+// event stream, answer reads the messages up to the answer.
 func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *negotiated, events func([]byte)) (message *jsonrpc.Answer, err error) {
 	defer func() {
 		if err != nil {
@@ -212,8 +211,8 @@ func contentType(resp *http.Response) string {
 	return kind
 }
 
-// answerError classifies the error of a request whose answer cannot be used. No status proves that the server has not
-// read the request. For example, a tool may forward the status 429 of another service.
+// answerError classifies the error of a request whose answer can't be used. A status does not prove that the server has
+// not read the request. For example, a tool may forward the status 429 of another service.
 func (c *conn) answerError(resp *http.Response, err error) error {
 	what := upstream.ErrNoAnswer
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -222,11 +221,11 @@ func (c *conn) answerError(resp *http.Response, err error) error {
 	return c.server.withCause(resp, what, fmt.Errorf("%s answered %d: %w", c.server.name, resp.StatusCode, err))
 }
 
-// closer returns a function that closes a body and thereby ends any read of the body.
+// closer returns a function that closes a body. This also ends a read that is in progress.
 func closer(body io.Closer) func() { return func() { _ = body.Close() } }
 
-// closeBody closes a response. It first reads the rest of the body if it is small, so that the connection can be
-// reused. If the server does not end the response before drainTimeout, the connection is closed.
+// closeBody closes a response. If the rest of the body is small, closeBody reads it first, so that the connection can
+// be reused. If the response does not end within drainTimeout, the connection is closed.
 func closeBody(resp *http.Response) {
 	if body, ok := resp.Body.(interface{ Ended() bool }); ok && body.Ended() || resp.Body == http.NoBody {
 		return

@@ -13,7 +13,7 @@ import (
 )
 
 // legacy is a session with a server that supports only HTTP+SSE (MCP 2024-11-05). The session exists only as long as
-// its stream. If the stream has ended, the next request opens another stream.
+// its stream. If the stream has ended, the next request opens another stream with another session.
 type legacy struct {
 	server     *Transport
 	initialize upstream.Request
@@ -77,7 +77,7 @@ func (c *legacy) ensureStream(ctx context.Context, memory *limits.Memory) (*link
 	switch {
 	case c.closed.Load():
 		return nil, upstream.ErrClosed
-	case old.all.Err() == nil: // another request has opened a stream
+	case old.all.Err() == nil: // another request has already opened a stream
 		return old, nil
 	}
 	beside := memory.Sibling()
@@ -86,7 +86,7 @@ func (c *legacy) ensureStream(ctx context.Context, memory *limits.Memory) (*link
 	if err != nil {
 		return nil, err
 	}
-	// The new session must have the revision that the client has negotiated.
+	// The new session must have the revision that the client has negotiated in the old session.
 	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() {
 		fresh.end(errLost)
 		return nil, fmt.Errorf("the server now speaks %q instead of %q, or refuses a session", *fresh.version.Load(), *old.version.Load())
@@ -116,13 +116,13 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 	if errors.Is(err, upstream.ErrUnreached) {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %s", upstream.ErrNeverSent, upstream.ErrUnreached, c.server.name)
 	}
-	if err != nil { // err describes another message, and this request was not sent
+	if err != nil { // err describes another message, but this request was not sent
 		return upstream.Answer{}, upstream.WithClass(upstream.ErrNeverSent, c.server.name+" has no stream", err)
 	}
 	return l.request(ctx, req, events)
 }
 
-// Notify implements upstream.Conn. It returns an error if the stream that the message belongs to has ended.
+// Notify implements upstream.Conn. It returns an error if the stream to which the message belongs has ended.
 func (c *legacy) Notify(ctx context.Context, req upstream.Request) error {
 	l := c.now.Load()
 	if err := c.signedIn.Err(); err != nil {

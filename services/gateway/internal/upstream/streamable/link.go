@@ -22,21 +22,20 @@ import (
 )
 
 const (
-	// endpointTimeout limits how long a server may take to send its first event, which must contain the endpoint for
+	// endpointTimeout limits how long a server may take to send its first event. This event must contain the endpoint for
 	// messages.
 	endpointTimeout = 5 * time.Second
 	// maxEndpoint is the maximum length of an endpoint, in bytes.
 	maxEndpoint = 4 << 10
-	// queued is the maximum number of messages that wait for one receiver. maxQueued is the maximum size of each
-	// waiting message, in bytes. Messages beyond these limits are dropped, because a slow client must not delay
-	// answers.
+	// queued is the maximum number of messages that wait for one receiver. maxQueued is the maximum size, in bytes, of
+	// each of these messages. Messages beyond these limits are dropped, because a slow client must not delay answers.
 	queued    = 64
 	maxQueued = 256 << 10
 )
 
-// A link is one of a server's HTTP+SSE streams, together with the requests whose answers arrive on that stream. The
-// server sends all its messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP
-// with SSE). A link is safe for concurrent use.
+// A link is one HTTP+SSE stream of a server, together with the requests whose answers arrive on this stream. The server
+// sends all its messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with
+// SSE). A link is safe for concurrent use.
 type link struct {
 	server *Transport
 	// all is the context of the stream. end cancels it, which ends the stream. ended is closed when the stream is no
@@ -44,16 +43,16 @@ type link struct {
 	all   context.Context //nolint:containedctx // the context of the stream, which outlives requests
 	end   context.CancelCauseFunc
 	ended chan struct{}
-	// post is the request line and the headers of the requests that post messages.
+	// post contains the request line and the headers for posting messages.
 	post    *httpclient.Head
 	cookies *cookies
 	// signedIn is the sign-in whose access tokens are used. It is nil if the server does not require OAuth.
 	signedIn *accesstoken.Connection
 	// has is the memory budget for the message that is being read from the stream.
 	has *limits.Memory
-	// version is the negotiated revision, or nil before a revision was negotiated.
+	// version is the negotiated revision, or nil before a revision is negotiated.
 	version atomic.Pointer[string]
-	// replies contains the gateway's responses to the server's requests until they are posted.
+	// replies contains the gateway's responses to the server's requests that are not posted yet.
 	replies chan upstream.Request
 
 	mu            sync.Mutex
@@ -77,7 +76,7 @@ func (s *Transport) dial(ctx context.Context, signedIn *accesstoken.Connection, 
 	}
 	if resp.StatusCode != http.StatusOK || contentType(resp) != typeEvents {
 		l.end(upstream.ErrClosed)
-		why := upstream.ErrNoStream // the server may have a stream later
+		why := upstream.ErrNoStream // the server might have a stream later
 		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).IsUnknownRequest() {
 			why = errNoSSE
 		}
@@ -95,7 +94,7 @@ func (s *Transport) dial(ctx context.Context, signedIn *accesstoken.Connection, 
 		l.end(err)
 		l.has.Close()
 		why := errNoSSE
-		if ctx.Err() != nil { // the caller no longer waits, so the error does not show whether the server speaks HTTP+SSE
+		if ctx.Err() != nil { // the caller has stopped waiting, so it is unknown whether the server supports HTTP+SSE
 			why = upstream.ErrNoStream
 		}
 		return nil, errors.Join(fmt.Errorf("%w: %w: %s names no endpoint for messages: %w", upstream.ErrNeverSent, why, s.name, err), resp.Body.Close())
@@ -134,9 +133,9 @@ func (l *link) serve(version string) {
 	l.server.links.Go(l.answer)
 }
 
-// endpoint returns the head of the requests that post messages to the endpoint that a server names. The endpoint must
-// have the configured address's scheme, host and port, because the gateway's credentials must not be sent to another
-// address.
+// endpoint returns the request head for posting messages to an endpoint. place is the endpoint that the server has
+// sent. It must have the scheme, the host and the port of the configured address, because the gateway's credentials
+// must not be sent to another address.
 func (s *Transport) endpoint(place string) (*httpclient.Head, error) {
 	at, err := s.url.Parse(place)
 	if err != nil || len(place) > maxEndpoint || at.Scheme != s.url.Scheme || hostOf(at) != hostOf(s.url) || at.User != nil {
@@ -145,7 +144,7 @@ func (s *Transport) endpoint(place string) (*httpclient.Head, error) {
 	return head(http.MethodPost, &url.URL{Scheme: at.Scheme, Host: s.url.Host, Path: at.Path, RawPath: at.RawPath, RawQuery: at.RawQuery}, s.headers)
 }
 
-// hostOf returns the host of a URL in lower case with the port, even if it is the default port.
+// hostOf returns the host of a URL in lower case, always with a port.
 func hostOf(u *url.URL) string {
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	return strings.ToLower(u.Hostname()) + ":" + port
@@ -171,7 +170,7 @@ func (l *link) read(stream *eventReader) error {
 			if l.dropped++; l.dropped == 1 {
 				l.server.log.InfoContext(l.all, "server message dropped because it can't be read; later ones are only counted", "server", l.server.name)
 			}
-		case m.Kind == jsonrpc.Response && l.deliverAnswer(m): // answers to requests do not count against the limits
+		case m.Kind == jsonrpc.Response && l.deliverAnswer(m): // answers to requests do not count toward the limits
 			stream.events, stream.all = stream.events-1, stream.all-stream.seen
 		default:
 			l.take(m)
@@ -179,10 +178,10 @@ func (l *link) read(stream *eventReader) error {
 	}
 }
 
-// take passes a message from the server, other than the answer to a request, to the message's receiver.
+// take passes a message from the server to its receiver. The message is not an answer to a request.
 func (l *link) take(m *jsonrpc.Answer) {
 	switch {
-	case m.Kind == jsonrpc.Response: // no request waits for the response
+	case m.Kind == jsonrpc.Response: // no request is waiting for the response
 	case m.Kind == jsonrpc.Request && m.Method == mcp.MethodPing:
 		l.reply(upstream.Pong(m.ID.Of(m.Raw)))
 	case m.Kind == jsonrpc.Request:
@@ -197,13 +196,13 @@ func (l *link) take(m *jsonrpc.Answer) {
 	}
 }
 
-// refuse answers a request from the server that no client accepts.
+// refuse responds to a request from the server that no client accepts.
 func (l *link) refuse(m *jsonrpc.Answer) {
 	l.reply(upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NoClientForRequest))
 }
 
-// reply puts a response from the gateway into the queue. If the server sends requests faster than it accepts responses,
-// the response is dropped.
+// reply queues a response from the gateway. If the queue is full, because the server sends requests faster than it
+// accepts responses, the response is dropped.
 func (l *link) reply(own upstream.GatewayMessage) {
 	select {
 	case l.replies <- own.Request("", nil):
@@ -226,7 +225,7 @@ func (l *link) answer() {
 	}
 }
 
-// send posts one message. The error wraps [upstream.ErrNeverSent] if no byte of the message can have been sent.
+// send posts one message. The error wraps [upstream.ErrNeverSent] if certainly no byte of the message was sent.
 func (l *link) send(ctx context.Context, req upstream.Request, body []byte) error {
 	if req.Kind() == jsonrpc.Invalid {
 		return fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, l.server.name)
@@ -256,11 +255,10 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	return nil
 }
 
-// errLost means that a stream has ended.
 var errLost = errors.New("the stream has ended")
 
-// firstEvent reads events up to the first event that has data, and returns that data. The event must have the given
-// type.
+// firstEvent reads up to the first event with data, and returns this data. It returns an error if the event does not
+// have the given type.
 func (e *eventReader) firstEvent(kind string) (string, error) {
 	e.wanted = kind
 	defer func() { e.wanted = "" }()

@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// openTimeout limits how long a server may take to answer a request for a stream.
+// openTimeout limits how long a server may take to respond to a request for a stream.
 const openTimeout = 30 * time.Second
 
 // Listen implements upstream.Conn. It opens the stream of a session (MCP 2025-11-25, Transports, Listening for Messages
-// from the Server). The limits for all messages before one answer apply to each minute of the stream.
+// from the Server). The limits [upstream.MaxEvents] and [upstream.MaxStream] apply to each minute of the stream.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	state := c.state.Load()
 	if state.lost {
@@ -42,7 +42,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 
 func (c *conn) listen(ctx context.Context, to upstream.Listener, state *negotiated) error {
 	body, err := c.stream(ctx, state, to.After)
-	if errors.Is(err, errForgotten) { // the events are lost with the session
+	if errors.Is(err, errForgotten) { // the events of the lost session can't be resumed
 		if state, err = c.reopen(ctx, state, to.Room); err == nil {
 			body, err = c.stream(ctx, state, "")
 		}
@@ -67,8 +67,8 @@ func (c *conn) listen(ctx context.Context, to upstream.Listener, state *negotiat
 	}
 }
 
-// stream opens a session's stream. If after is not empty, it resumes the stream after the event with this id. Otherwise
-// the stream begins with new events.
+// stream opens a session's stream. If after is not empty, it resumes the stream after the event with this id.
+// Otherwise, the stream begins with new events.
 func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
@@ -89,10 +89,10 @@ func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.
 	return nil, errors.Join(err, body.Close())
 }
 
-// noStream classifies the status from a server that opens no stream. MCP requires status 405 from a server without a
-// stream, but not every server complies. So every status means that there is no stream, except for temporary errors and
-// for statuses that reject the caller. If the server has opened a stream for the session before, status 404 means that
-// the session is lost. Otherwise the server may not support GET.
+// noStream classifies the response status of a server that opens no stream. A server without a stream must respond with
+// status 405, but not all servers do. Therefore, every status means that there is no stream, except for temporary
+// errors and for statuses that reject the caller. If the server has already opened a stream for the session, status 404
+// means that the session is lost. Otherwise, the server might not support GET.
 func (c *conn) noStream(status int) error {
 	switch {
 	case status == http.StatusNotFound && c.listened.Load():
@@ -118,15 +118,15 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leastWait and mostWait limit the delay after which a stream is resumed, regardless of the retry time that the server
-// sends. leastRetry is the minimum retry time that is forwarded to clients.
+// leastWait and mostWait limit the delay before a stream is resumed. They apply to the retry time from the server.
+// leastRetry is the minimum retry time that is forwarded to clients.
 const (
 	leastWait  = 100 * time.Millisecond
 	mostWait   = 30 * time.Second
 	leastRetry = 500 * time.Millisecond
 )
 
-// resume continues a stream that has ended. Before that, it waits for the delay that the server has requested.
+// resume continues a stream that has ended, after the delay that the server has requested.
 func (c *conn) resume(ctx context.Context, state *negotiated, last string, wait time.Duration) (io.ReadCloser, error) {
 	later := time.NewTimer(max(leastWait, min(wait, mostWait)))
 	defer later.Stop()
@@ -140,10 +140,10 @@ func (c *conn) resume(ctx context.Context, state *negotiated, last string, wait 
 
 func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byte, stream *eventReader, state *negotiated) error {
 	event := upstream.Event{ID: stream.id, Retry: stream.retry}
-	if event.Retry != "" && stream.wait < leastRetry { // with a shorter time clients would reconnect too often
+	if event.Retry != "" && stream.wait < leastRetry { // with a shorter time, clients would reconnect too often
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
-	// An event id that contains a secret is removed, because no client may receive the secret.
+	// An event id that contains a secret is not forwarded.
 	if c.server.secrets.Load().clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) {
 		event.ID = ""
 	}
@@ -167,5 +167,5 @@ func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byt
 	return nil
 }
 
-// errUnheard means that the client of a listener no longer receives the stream's messages.
+// errUnheard means that the client of a listener does not receive the stream's messages any more.
 var errUnheard = errors.New("the stream has no listener")

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// These headers are sent with every request of revision 2026-07-28, in addition to the header with the revision (MCP
+// Every request of revision 2026-07-28 contains these headers, in addition to the header with the revision (MCP
 // 2026-07-28, Transports, Request Headers).
 const (
 	headerMethod = "Mcp-Method"
@@ -22,7 +22,7 @@ const (
 func (state *negotiated) modern() bool { return state.version == mcp.Modern }
 
 // discover sends server/discover to determine whether a server supports revision 2026-07-28. This revision has no
-// handshake, so the answer opens no session, and later requests do not depend on it.
+// sessions, so later requests do not depend on the answer.
 func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated, upstream.Answer, error) {
 	state, hello := &negotiated{version: mcp.Modern}, c.initialize
 	hello.Room = memory

@@ -15,8 +15,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// pendingRequest is a request that was not answered yet. On the stream, number replaces the request's id and progress
-// token, so that a late message for one request is not mistaken for a message for another request.
+// pendingRequest is a request that is not answered yet. On the stream, number is used instead of the client's id and
+// progress token. Numbers are unique, so a late message for one request can't be mistaken for a message for another
+// request.
 type pendingRequest struct {
 	number int64
 	method string
@@ -29,7 +30,7 @@ type pendingRequest struct {
 
 func (w *pendingRequest) id() []byte { return strconv.AppendInt(nil, w.number, 10) }
 
-// queue contains the messages that wait for one receiver. Their size is charged to the receiver's memory budget.
+// queue contains messages that wait for one receiver. Their size is charged to the receiver's memory budget.
 type queue struct {
 	has      *limits.Memory
 	messages chan []byte
@@ -39,7 +40,7 @@ func newQueue(of *limits.Memory) *queue {
 	return &queue{of.Sibling(), make(chan []byte, queued)}
 }
 
-// put queues a message, and reports whether there was enough memory and a free slot for it.
+// put queues a message, and reports whether there was enough memory and a free slot.
 func (q *queue) put(message []byte) bool {
 	if len(message) > maxQueued || !q.has.Add(len(message)) {
 		return false
@@ -60,7 +61,8 @@ type answered struct {
 	err     error
 }
 
-// deliverAnswer passes an answer and its memory to its request, and reports whether a request waits for the answer.
+// deliverAnswer passes an answer and its memory to its request, and reports whether a request was waiting for the
+// answer.
 func (l *link) deliverAnswer(m *jsonrpc.Answer) bool {
 	id := m.ID.Of(m.Raw)
 	w := l.remove(func(w *pendingRequest) bool { return w.hasID(id) })
@@ -77,7 +79,8 @@ func (l *link) deliverAnswer(m *jsonrpc.Answer) bool {
 	return true
 }
 
-// hasID reports whether an answer's raw id is the number that was sent, either as a number or as a decimal string.
+// hasID reports whether the raw id in an answer is the request's number, either as a JSON number or as a decimal
+// string.
 func (w *pendingRequest) hasID(id []byte) bool {
 	return bytes.Equal(id, w.id()) || bytes.Equal(jsonrpc.NumberIn(id), w.id())
 }
@@ -93,7 +96,7 @@ func (l *link) methodOf(id []byte) string {
 	return ""
 }
 
-// failUnreadable fails the request that an unreadable message seems to belong to, and reports whether there is such a
+// failUnreadable fails the request to which an unreadable message seems to belong. It reports whether there is such a
 // request.
 func (l *link) failUnreadable(data []byte, err error) bool {
 	s, is := jsonrpc.SketchOf(data)
@@ -107,8 +110,8 @@ func (l *link) failUnreadable(data []byte, err error) bool {
 	return l.failByLooseID(s)
 }
 
-// failByLooseID handles an answer with an id that matches no request. If the id is another spelling of a request's id,
-// that request fails. If the answer is an error without an id and only one request is waiting, that request fails.
+// failByLooseID handles an answer whose id matches no request. If the id is a request's id in another form, this
+// request fails. If the answer is an error without an id and only one request is waiting, this request fails.
 // failByLooseID reports whether a request has failed.
 func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	why := upstream.ErrOtherID
@@ -130,8 +133,7 @@ func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	return true
 }
 
-// remove removes the first waiting request that matches, and returns that request. It returns nil if no request
-// matches.
+// remove removes the first waiting request that matches and returns it. It returns nil if no request matches.
 func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,10 +146,10 @@ func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	return nil
 }
 
-// deliver queues a message for its receiver, and reports whether this succeeded. Progress is delivered to the request
-// that it belongs to. Other messages do not specify their request. If only one request receives events, the message is
-// delivered to that request. Otherwise it is delivered to the listener or, if there is none, to the first request that
-// receives events.
+// deliver queues a message for its receiver, and reports whether this succeeded. A progress notification is delivered
+// to its request. Other messages do not say to which request they belong. If only one request receives events, it
+// receives the message. Otherwise, the listener receives the message. If there is no listener, the first request that
+// receives events gets it.
 func (l *link) deliver(m *jsonrpc.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.deliverProgress(m)
@@ -168,8 +170,7 @@ func (l *link) deliver(m *jsonrpc.Answer) bool {
 	return to != nil && to.put(message)
 }
 
-// deliverProgress queues a progress notification for its request. It restores the progress token that the client has
-// sent.
+// deliverProgress queues a progress notification for its request. It restores the client's progress token.
 func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	number, err := strconv.ParseInt(string(m.ProgressToken.Of(m.Raw)), 10, 64)
 	if err != nil {
@@ -186,8 +187,8 @@ func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	return false
 }
 
-// close refuses the server's requests that remain in a queue, and releases the memory of the queue. The caller must
-// ensure that no more messages are added to the queue.
+// close refuses the server's requests that remain in a queue, and releases the memory of the queue. After the call, no
+// message may be added to the queue.
 func (l *link) close(q *queue) {
 	if q == nil {
 		return
@@ -213,7 +214,8 @@ func (l *link) fail(err error) {
 
 func anyRequest(*pendingRequest) bool { return true }
 
-// request posts a request and waits for the answer on the stream. The answer may arrive before the POST has ended.
+// request posts a request and waits for the answer on the stream. The answer can arrive before the POST request has
+// ended.
 func (l *link) request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	w := &pendingRequest{method: req.Method(), client: bytes.Clone(req.ID()), token: bytes.Clone(req.ProgressToken()), room: req.Room, answer: make(chan answered, 1)}
 	if events != nil {
@@ -247,7 +249,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 		case message := <-messages:
 			take(message)
 		case a := <-w.answer:
-			for len(messages) > 0 { // the messages that arrived before the answer
+			for len(messages) > 0 { // deliver the messages that arrived before the answer
 				take(<-messages)
 			}
 			return l.result(w, a)
@@ -255,12 +257,12 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 			if sent = nil; err == nil {
 				continue
 			}
-			if w := l.remove(func(other *pendingRequest) bool { return other == w }); w == nil { // the answer has arrived
+			if w := l.remove(func(other *pendingRequest) bool { return other == w }); w == nil { // the answer has already arrived
 				continue
 			}
 			return upstream.Answer{Status: 0}, err
 		case <-ctx.Done():
-			if l.remove(func(other *pendingRequest) bool { return other == w }) == nil { // the answer has arrived
+			if l.remove(func(other *pendingRequest) bool { return other == w }) == nil { // the answer has already arrived
 				return l.result(w, <-w.answer)
 			}
 			class := upstream.ErrNoAnswer
@@ -272,7 +274,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 	}
 }
 
-// result returns the result of a request, with the client's id in the answer.
+// result returns the result of a request. If there is an answer, it contains the client's id.
 func (l *link) result(w *pendingRequest, a answered) (upstream.Answer, error) {
 	if a.err == nil {
 		a.message, a.err = a.message.WithID(w.client)
@@ -296,9 +298,8 @@ func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	return body, nil
 }
 
-// notify posts a notification, or the response to a server's request. In a cancellation, it replaces the request id
-// that the client chose with the number that stands for this id on the stream. If the request has already ended, it
-// drops the cancellation.
+// notify posts a notification, or the response to a server's request. In a cancellation, it replaces the client's
+// request id with the number that is used on the stream. If the request has already ended, it drops the cancellation.
 func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	body := req.Body()
 	if req.Method() == mcp.MethodCancelled {

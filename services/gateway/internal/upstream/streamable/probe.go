@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// probeEvery is the minimum interval between checks of whether a server still knows a session. probeTimeout is the
+	// probeEvery is the minimum time between two checks whether a server still knows a session. probeTimeout is the
 	// timeout for one check.
 	probeEvery   = time.Minute
 	probeTimeout = 10 * time.Second
 )
 
-// mayMeanLost reports whether some servers use the status for an unknown session. It returns false for the status 404,
-// which MCP 2025-11-25, Session Management, requires for an unknown session. That status is handled as [errForgotten],
+// mayMeanLost reports whether some servers use the status for an unknown session. It returns false for status 404,
+// which MCP 2025-11-25, Session Management, requires for an unknown session. This status is handled as [errForgotten],
 // because only 404 means that the server has not read the request.
 func mayMeanLost(status int) bool {
 	switch status {
@@ -32,14 +32,14 @@ func mayMeanLost(status int) bool {
 	}
 }
 
-// probe checks whether a server still knows a session. It is called after an answer to a request had a status that may
-// mean that the session is lost. probe returns why, which is the error of that request, and adds
-// [upstream.ErrSessionLost] to it if the session is lost.
+// probe checks whether a server still knows a session. It is called when the status of an answer might mean that the
+// session is lost. why is the error of the request. If the session is lost, probe adds [upstream.ErrSessionLost] to
+// why. Otherwise, it returns why unchanged.
 //
-// The check tries to open another session. If the server opens it, the old session counts as lost, because a server
-// that refuses the gateway would not open a session. probe then closes the new session. It never sends the request
-// again, because the server may have executed the request. The client itself must open a new session, so that it learns
-// that the state of its session is lost.
+// The check tries to open another session. If the server opens it, the server accepts requests from the gateway in
+// general, so the old session counts as lost. probe then closes the new session. It never sends the request again,
+// because the server may have executed it. The client must open a new session itself, because the state of its session
+// is lost.
 func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory, why error) error {
 	select {
 	case c.reopening <- struct{}{}:
@@ -68,7 +68,7 @@ func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory
 		c.server.log.DebugContext(ctx, "server did not end the session", "server", c.server.name, "error", err)
 	}
 	lost := &negotiated{closed: true, lost: true}
-	if !c.state.CompareAndSwap(old, lost) { // the session was closed or replaced during the check
+	if !c.state.CompareAndSwap(old, lost) { // fails if the session was closed or replaced during the check
 		return why
 	}
 	c.server.log.InfoContext(ctx, "server no longer knows a session; the session ends", "server", c.server.name)
@@ -92,8 +92,8 @@ func (state *negotiated) lossError() error {
 }
 
 // hasOneSession reports whether an answer to initialize means that the server accepts only one session in total.
-// Servers that use the official TypeScript SDK do this if all their clients share one transport. After the first
-// session, such a server answers with status 400 and the error for an invalid request.
+// Servers with the official TypeScript SDK do so if all their clients share one transport. When the first session
+// exists, such a server responds with status 400 and the error code for an invalid request.
 func (s *Transport) hasOneSession(status int, answer *jsonrpc.Answer) bool {
 	if status != http.StatusBadRequest || !upstream.HasCode(answer, mcp.CodeInvalidRequest) {
 		return false

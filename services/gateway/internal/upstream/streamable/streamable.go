@@ -26,16 +26,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Config describes a server that is reached over Streamable HTTP.
+// Config describes a server with an HTTP endpoint.
 type Config struct {
 	// Name is the server's configured name.
 	Name string
 	// URL is the server's MCP endpoint. Its scheme is http or https.
 	URL string
-	// Headers are sent with every request. They contain no unresolved references.
+	// Headers are sent with every request. References to secrets must already be resolved.
 	Headers map[string]string
-	// Proxy is the http or https URL of the proxy for an https server, including credentials. It is empty if no proxy is
-	// used.
+	// Proxy is the http or https URL of the proxy for an https server. It can contain credentials. It is empty if no proxy
+	// is used.
 	Proxy string
 	// CA is the path of a PEM file. Only the certificates in that file are trusted. If CA is empty, the system's
 	// certificates are trusted.
@@ -43,10 +43,9 @@ type Config struct {
 	// ProxyHint is appended to the error if an https server cannot be reached. It suggests that a proxy may be necessary.
 	// It may be empty.
 	ProxyHint string
-	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
+	// Secrets are values that are redacted in answers. Values shorter than 8 bytes are not redacted.
 	Secrets []string
-	// Tokens are the access tokens that are sent with every request. Tokens is nil if the server does not require
-	// OAuth.
+	// Tokens provides the access token for each request. It is nil if the server does not require OAuth.
 	Tokens *accesstoken.Source
 }
 
@@ -63,17 +62,17 @@ type Transport struct {
 	name string
 	// hint is appended to the error if the server cannot be reached. It may be empty.
 	hint string
-	// post, remove and get are encoded request heads (request lines and headers). post is for requests that send
-	// messages, remove is for requests that end sessions, and get is for requests that open streams.
+	// post, remove and get are encoded request heads (request lines and headers). post is for sending messages, remove for
+	// ending sessions, and get for opening streams.
 	post, remove, get *httpclient.Head
 	// url and headers are the configured values. They are used for the endpoints of servers with HTTP+SSE.
 	url     *url.URL
 	headers http.Header
-	// secrets are the values that answers must not contain. cookie is the configured value of the header Cookie, which
-	// may be empty.
+	// secrets are the values that are redacted in answers. cookie is the configured value of the header Cookie, which may
+	// be empty.
 	secrets atomic.Pointer[secrets]
 	cookie  string
-	// tokens are the access tokens, or nil if the server does not require OAuth.
+	// tokens provides access tokens. It is nil if the server does not require OAuth.
 	tokens *accesstoken.Source
 	// links counts the goroutines of HTTP+SSE streams. speaksSSE is true if the server supports HTTP+SSE.
 	links sync.WaitGroup
@@ -92,7 +91,7 @@ type Transport struct {
 	upstream.ListChanged
 }
 
-// New returns a transport to a server. The transport connects to the server when a session is opened. log is required.
+// New returns a transport to a server. It does not connect to the server before a session is opened. log is required.
 func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	if log == nil {
 		return nil, errors.New("streamable: a log is required")
@@ -115,7 +114,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	for _, own := range []string{headerSession, headerVersion, headerTrace, headerLast, headerMethod, headerName} {
 		headers.Del(own)
 	}
-	cookie := headers.Get("Cookie") // one header contains this cookie and the cookies that the server sets
+	cookie := headers.Get("Cookie") // the cookie is sent in one header, together with the cookies that the server sets
 	headers.Del("Cookie")
 	way, err := cfg.newClient(u)
 	if err != nil {
@@ -142,7 +141,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	return s, nil
 }
 
-// newClient returns the HTTP client for the server. Its errors contain no credentials.
+// newClient returns the HTTP client for the server. The client's errors contain no credentials.
 func (c *Config) newClient(u *url.URL) (*httpclient.Client, error) {
 	var opts httpclient.Options
 	if c.CA != "" {
@@ -189,13 +188,13 @@ func (s *Transport) Close() error {
 	return nil
 }
 
-// Open implements upstream.Transport. It opens one session with the server per client session.
+// Open implements upstream.Transport. It opens a new session with the server for each call.
 func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if hello.Kind() != jsonrpc.Request {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
 	}
 	memory := hello.Room
-	// The message is stored for as long as the session exists, but its buffer is reused.
+	// The message is copied because it is stored for as long as the session exists, but its buffer is reused.
 	hello.Message, hello.Room = hello.Message.Clone(), nil
 	initializes := hello.Method() == mcp.MethodInitialize
 	if initializes && s.speaksSSE.Load() {
@@ -206,7 +205,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		case !errors.Is(err, errNoSSE):
 			return nil, answer, err
 		}
-		s.speaksSSE.Store(false) // the server was upgraded
+		s.speaksSSE.Store(false) // the server has been upgraded
 	}
 	c := &conn{server: s, initialize: hello, reopening: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx, memory)
@@ -230,13 +229,13 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.notSSESince.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
-	// If only the attempt with HTTP+SSE has returned an error with a cause, Open returns that error.
+	// If only the attempt over HTTP+SSE has failed with a CauseError, return that error.
 	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil {
 		return nil, answer, upstream.WithClass(upstream.ClassOf(err), s.name, failed)
 	}
 	return nil, answer, err
 }
 
-// sseRetryAfter is how long the gateway waits before it requests a stream again from a server that did not support
-// HTTP+SSE.
+// sseRetryAfter is the minimum time before the gateway again requests an HTTP+SSE stream from a server that did not
+// support it.
 const sseRetryAfter = time.Minute

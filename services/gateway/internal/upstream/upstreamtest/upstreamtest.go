@@ -18,12 +18,12 @@ func Answers() *limits.Budget {
 	return all
 }
 
-// Holder returns the owner that the memory for a principal's answers is charged to.
+// Holder returns the owner to which the memory for a principal's answers is charged.
 func Holder(key principal.Key) *limits.Owner {
 	return &limits.Owner{Accounts: principal.AccountsOfKey(key), Server: "test"}
 }
 
-// NoAgents returns no agents, as if all agents of the mesh had ended.
+// NoAgents returns an empty map, which means that all agents of the mesh have ended.
 func NoAgents(context.Context, string) (map[string]bool, error) { return map[string]bool{}, nil }
 
 // Permit is a permit that calls functions. If Ended is nil, the permit does not expire.
@@ -38,7 +38,8 @@ func (p Permit) Renew() error { return p.Begin() }
 // HasEnded implements upstream.Permit.
 func (p Permit) HasEnded() bool { return p.Ended != nil && p.Ended() }
 
-// Roomy is a transport that gives each request a memory budget for its answer, as the gateway's HTTP endpoint does.
+// Roomy is a transport that gives each request a memory budget for its answer. The gateway's HTTP endpoint also does
+// this.
 type Roomy struct {
 	upstream.Transport
 

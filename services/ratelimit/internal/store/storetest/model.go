@@ -33,7 +33,7 @@ type model struct {
 	f            *fixture
 	prefix       string // the prefix of all names, because one store serves many models
 	maxes        []int64
-	most         int64 // the maximum cost
+	maxCost      int64 // the maximum cost
 	now          time.Duration
 	reservations []string // the ids of the reservations; the index is the number of the call
 	taken        map[string][]unit
@@ -43,12 +43,12 @@ type model struct {
 // modelWindows maps the names of a model's buckets to their windows.
 var modelWindows = map[string]time.Duration{"a": time.Second, "b": 3 * time.Second, "c": 20 * time.Millisecond}
 
-// compare runs random histories on the store and on a model. No request costs more than the given maximum. The given
-// function checks the results.
-func (f *fixture) compare(maxes []int64, most int64, check func(*model, *rapid.T, []store.Limit, store.Result)) {
+// compare runs random histories on the store and on a model. No request costs more than maxCost. The function check
+// checks the results.
+func (f *fixture) compare(maxes []int64, maxCost int64, check func(*model, *rapid.T, []store.Limit, store.Result)) {
 	rapid.Check(f, func(t *rapid.T) {
 		f.calls++
-		m := &model{f: f, prefix: fmt.Sprint(f.calls, "/"), maxes: maxes, most: most, taken: map[string][]unit{}, check: check}
+		m := &model{f: f, prefix: fmt.Sprint(f.calls, "/"), maxes: maxes, maxCost: maxCost, taken: map[string][]unit{}, check: check}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "what") {
 			case 0, 1, 2:
@@ -76,7 +76,7 @@ func (m *model) reserve(t *rapid.T) {
 			Bucket: m.prefix + name,
 			Max:    rapid.SampledFrom(m.maxes).Draw(t, "max"),
 			Window: modelWindows[name],
-			Cost:   rapid.Int64Range(1, m.most).Draw(t, "cost"),
+			Cost:   rapid.Int64Range(1, m.maxCost).Draw(t, "cost"),
 		}
 	}
 	m.check(m, t, limits, m.try(t, limits))
