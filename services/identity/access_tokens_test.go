@@ -40,8 +40,8 @@ func TestAccessToken_NamesItsAccountAndSignIn(t *testing.T) {
 	}
 }
 
-// The token of a shared account names nobody.
-func TestAccessToken_OfASharedAccountNamesNobody(t *testing.T) {
+// A response with the token of a shared account names no person.
+func TestAccessToken_OfASharedAccountNamesNoPerson(t *testing.T) {
 	t.Parallel()
 	s := serveConnections(t, startOAuthServer(t), "", nil)
 	s.connect(t)

@@ -856,9 +856,9 @@ type GetAccessTokenResponse struct {
 	// stated it. A gateway uses this field instead of `expires`, because the clocks of the gateway and the identity
 	// service can differ.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,4,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
-	// Person whose account the token belongs to. It is absent if the account belongs to no person. A gateway refuses a
-	// token for another person than the one it has requested. Identity services before this field ignore the person in
-	// the request, so a gateway also refuses a response without the person that it has requested.
+	// Person whose account the token belongs to. It is absent if the account belongs to no person. A gateway refuses
+	// the token unless this is the person in its request. Older versions of the identity service ignore the person in the
+	// request and send no person, so a gateway also refuses their responses to a request with a person.
 	Person *Person `protobuf:"bytes,5,opt,name=person,proto3" json:"person,omitempty"`
 	// Whether the token is only for listing the tools of a server at which each person uses her own account. A gateway
 	// refuses a token whose value differs from the request.

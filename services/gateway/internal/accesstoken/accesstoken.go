@@ -230,7 +230,7 @@ func (s *Source) checkEcho(resp *identityv1.GetAccessTokenResponse) error {
 	return nil
 }
 
-// errOtherAccount means that the identity service has returned a token of another account than the requested one.
+// errOtherAccount means that the identity service has returned a token of an account that was not requested.
 var errOtherAccount = errors.New("the token is not of the requested account")
 
 // remember records that a refused token could not be replaced. The caller holds the lock.

@@ -58,7 +58,7 @@ func refusedFor(reason string) error {
 	return (&rpc.Error{Code: codes.FailedPrecondition, Reason: reason, Err: errors.New("no")}).GRPCStatus().Err()
 }
 
-// A token of another account than the requested one is refused. An identity service of an older version names no account.
+// A token of an account that was not requested is refused. An identity service of an older version names no account.
 func TestToken_OfAnotherAccountIsRefused(t *testing.T) {
 	t.Parallel()
 	older := &identityv1.GetAccessTokenResponse{AccessToken: "shared", Generation: 1}
