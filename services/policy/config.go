@@ -41,6 +41,8 @@ type Config struct {
 	OwnerMayApprove bool
 	// TestsWithin limits how long the tests in documents may take. If they take longer, the documents are refused.
 	TestsWithin time.Duration
+	// DraftTestsWithin is the same for documents that a request only checks. Zero means 5 s. TestsWithin applies, too.
+	DraftTestsWithin time.Duration
 	// Observe says for which servers decisions are only recorded and not enforced (mode: observe). ObserveWarnings
 	// contains warnings about this, which are logged.
 	Observe         engine.Observe
