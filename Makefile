@@ -75,6 +75,7 @@ test: missing npm build ## Run every test that needs no Docker, with the race de
 		run() { log=.cache/test-$$1.log; shift; packages=$$1; shift; \
 			go test $(SLOTS) "$$@" $$packages 2>&1 | tee $$log || services/e2e/retest.sh $(RETRIES) $$log "$$@" || came=$$?; }; \
 		run units "$$(go list work | grep -v -e /services/e2e $(SEQUENTIAL:%=-e '/services/%$$'))" $(BUILT) -parallel 3 $(RACE) -timeout 25m; \
+		run seeded "$(SEEDED:%=./services/%)" $(BUILT) -run 'Seeded|EveryByte' -parallel 16 -trimpath -timeout 10m; \
 		run stories "$$(echo $(SEQUENTIAL:%=./services/%); go list work | grep /services/e2e)" $(BUILT) -parallel 4 -trimpath -timeout 40m; \
 		exit $$came
 
@@ -84,6 +85,9 @@ test: missing npm build ## Run every test that needs no Docker, with the race de
 # The packages in SEQUENTIAL are tested without the race detector, because they have no concurrency; a test of
 # internal/arch checks that. The packages of e2e are too, because they test programs in processes of their own.
 SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/arch internal/binding internal/canonicaljson internal/config internal/detect internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/dialect policy/internal/document policy/internal/engine policy/internal/locator policy/internal/propose policy/internal/store ratelimit/internal/window sluice/internal/clientconfig sluice/internal/configedit sluice/internal/hookevent sluice/internal/hooksetup wasmagent/internal/archive wasmagent/internal/files wasmagent/internal/inventory wasmagent/internal/models wasmagent/internal/wasmmeter
+# The tests in these packages whose names contain Seeded or EveryByte check only a tenth of their cases with the race
+# detector, and all cases without it. They call norace.Some, which says how many; a test of internal/arch checks that.
+SEEDED := internal/journal policy
 BUILT := -vet=off -ldflags=-w
 SLOTS := -p 4 -exec "$(CURDIR)/services/e2e/test-slot.sh $(CURDIR)/.cache/test-slots"
 
