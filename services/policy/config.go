@@ -41,6 +41,9 @@ type Config struct {
 	OwnerMayApprove bool
 	// TestsWithin limits the duration of the tests in documents. Documents whose tests take longer are refused.
 	TestsWithin time.Duration
+	// DraftTestsWithin limits the duration of the tests in documents that a request only checks. Zero means 5 s.
+	// TestsWithin also applies to these documents.
+	DraftTestsWithin time.Duration
 	// Observe says which servers are in observe mode (mode: observe), in which decisions are recorded but not enforced.
 	// ObserveWarnings contains warnings about these servers, which are logged.
 	Observe         engine.Observe

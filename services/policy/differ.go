@@ -5,11 +5,13 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -225,24 +227,49 @@ func addCalls(a, b int64) int64 {
 
 // flipID returns the id of the flip for a change.
 func (d *differ) flipID(call *diffCall, c *engine.Change) flipID {
-	key := fmt.Appendf(d.key[:0], "%q %q %q %q %q %q %q", call.Server, call.Method, call.Tool, call.Ref, call.pattern, call.serverPattern, call.definition)
-	for _, decision := range []*engine.Decision{&c.Before, &c.After} {
-		key = fmt.Appendf(key, " %d %t %t %t %q %q", decision.Effect, decision.Hidden, decision.Record, decision.Observed != nil, decision.Rule.Document, decision.Rule.Rule)
-		if decision.Approval != nil {
-			key = fmt.Appendf(key, " %#v", *decision.Approval)
-		}
-		for _, l := range decision.Limits {
-			key = fmt.Appendf(key, " %d %d %q %t", l.Max, l.Window, l.Per, l.Cap)
-		}
-		for _, r := range decision.Redactions {
-			key = fmt.Appendf(key, " %#v", r)
-		}
+	key := d.key[:0]
+	for _, text := range [...]string{call.Server, call.Method, call.Tool, call.Ref, call.pattern, call.serverPattern, string(call.definition)} {
+		key = appendText(key, text)
+	}
+	for _, decision := range [...]*engine.Decision{&c.Before, &c.After} {
+		key = appendDecision(key, decision)
 	}
 	for _, a := range c.Assumptions {
-		key = fmt.Appendf(key, " %q %v", a.Condition, a.Result)
+		key = append(appendText(key, a.Condition), byte(a.Result))
 	}
-	d.key = fmt.Append(key, c.InvalidArguments)
+	d.key = strconv.AppendBool(key, c.InvalidArguments)
 	return sha256.Sum256(d.key)
+}
+
+// appendText appends a string and its length.
+func appendText(key []byte, text string) []byte {
+	return append(binary.AppendUvarint(key, uint64(len(text))), text...)
+}
+
+// appendDecision appends what distinguishes a decision in a flip. The formatted values are rare, because formatting
+// takes much longer than the comparison of a call.
+func appendDecision(key []byte, decision *engine.Decision) []byte {
+	key = append(key, byte(decision.Effect))
+	for _, is := range [...]bool{decision.Hidden, decision.Record, decision.Observed != nil, decision.Approval != nil} {
+		key = strconv.AppendBool(key, is)
+	}
+	key = appendText(appendText(key, decision.Rule.Document), decision.Rule.Rule)
+	if decision.Approval != nil {
+		key = appendText(key, fmt.Sprintf("%#v", *decision.Approval))
+	}
+	key = binary.AppendUvarint(key, uint64(len(decision.Limits)))
+	for _, l := range decision.Limits {
+		key = binary.AppendVarint(binary.AppendVarint(key, l.Max), int64(l.Window))
+		key = binary.AppendUvarint(strconv.AppendBool(key, l.Cap), uint64(len(l.Per)))
+		for _, dimension := range l.Per {
+			key = append(key, byte(dimension))
+		}
+	}
+	key = binary.AppendUvarint(key, uint64(len(decision.Redactions)))
+	for _, r := range decision.Redactions {
+		key = appendText(key, fmt.Sprintf("%#v", r))
+	}
+	return key
 }
 
 // newFlip returns the flip for a change, without callers.
@@ -262,7 +289,13 @@ func (d *differ) newFlip(call *diffCall, c *engine.Change) *policyv1.Flip {
 func (f *collectedFlip) addCaller(subject *engine.Subject) {
 	var name []byte
 	for _, p := range append([]engine.Principal{subject.Caller}, subject.Chain...) {
-		name = fmt.Appendf(name, "%q %q %q %q %q %q ", p.Tenant, p.Name, p.Agent, p.Issuer, p.Client, p.Scopes)
+		for _, text := range [...]string{p.Tenant, p.Name, p.Agent, p.Issuer, p.Client} {
+			name = appendText(name, text)
+		}
+		name = binary.AppendUvarint(name, uint64(len(p.Scopes)))
+		for _, scope := range p.Scopes {
+			name = appendText(name, scope)
+		}
 	}
 	if f.callers[string(name)] {
 		return

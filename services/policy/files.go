@@ -217,7 +217,8 @@ const (
 	// maxTestTime limits how long the tests in documents may take when the documents are activated. Even on a slow
 	// machine, ordinary tests take less than a hundredth of this time.
 	maxTestTime = 30 * time.Second
-	// maxLintTime limits how long the tests may take if a request only checks documents.
+	// maxLintTime limits how long the tests may take if a request only checks documents, unless the configuration
+	// contains another limit.
 	maxLintTime = 5 * time.Second
 )
 
@@ -249,7 +250,7 @@ func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocuments
 // configForDrafts returns the configuration with which the documents in a request are checked.
 func (s *Service) configForDrafts() Config {
 	cfg := s.cfg
-	cfg.TestsWithin = min(cfg.TestsWithin, maxLintTime)
+	cfg.TestsWithin = min(cfg.TestsWithin, cmp.Or(cfg.DraftTestsWithin, maxLintTime))
 	return cfg
 }
 

@@ -77,6 +77,8 @@ type options struct {
 	approvals approvalv1.ApprovalServiceClient
 	// testsWithin limits the time for running the tests in documents. If it is 0, the limit is one minute.
 	testsWithin time.Duration
+	// draftTestsWithin is the same for documents that a request only checks.
+	draftTestsWithin time.Duration
 	// reload is a function that reads the holders of the configured tokens again.
 	reload func() (policy.People, error)
 }
@@ -131,7 +133,7 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 		t.Fatal(err)
 	}
 	svc, err := policy.New(t.Context(), policy.Config{
-		Paths: opts.paths, Stored: opts.stored, Changes: opts.changes, MaxStoreAge: opts.maxStoreAge, SessionCap: 10, People: holdersOf(opts.tokens), Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute),
+		Paths: opts.paths, Stored: opts.stored, Changes: opts.changes, MaxStoreAge: opts.maxStoreAge, SessionCap: 10, People: holdersOf(opts.tokens), Decide: 15 * time.Minute, Execute: 5 * time.Minute, TestsWithin: cmp.Or(opts.testsWithin, time.Minute), DraftTestsWithin: opts.draftTestsWithin,
 		Source: cmp.Or(opts.source, "sqlite"), Data: data, Servers: opts.servers, Observe: opts.observe,
 	}, policy.Deps{Tokens: tokens, Signer: signer(t), Approvals: opts.approvals, Log: log, Reload: opts.reload})
 	if err != nil {

@@ -84,15 +84,11 @@ func Propose(server string, tools []ObservedTool, home string) (*Proposal, error
 	}
 	text := proposalText(server, tools, rules)
 	documents := []*policyv1.Document{{Path: "the document", Text: string(text)}}
-	for _, f := range Lint(documents) {
-		if f.GetSeverity() == policyv1.Severity_SEVERITY_ERROR {
-			return nil, fmt.Errorf("server %q: %s", server, f.GetMessage())
-		}
-	}
 	cfg := baseConfig(new(config.Default()))
 	compiled, _, err := cfg.compile(context.Background(), documents, nil)
-	if err != nil {
-		return nil, fmt.Errorf("compile the proposed document for the server %q: %w", server, err)
+	if found := findings(err); len(found) > 0 {
+		sortFindings(found)
+		return nil, fmt.Errorf("server %q: %s", server, found[0].GetMessage())
 	}
 	out := &Proposal{Document: text}
 	for i := range tools {

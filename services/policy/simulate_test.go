@@ -96,9 +96,9 @@ func TestSimulateCall_IsRefusedToPeopleOfOtherTenants(t *testing.T) {
 // The service stops running the tests in the documents of one request after five seconds in total.
 func TestSimulateCall_LimitsTheTimeOfTests(t *testing.T) {
 	t.Parallel()
-	client := policyv1.NewPolicyServiceClient(serve(t, options{}).Person(t, "viewer"))
+	client := policyv1.NewPolicyServiceClient(serve(t, options{draftTestsWithin: slowTime}).Person(t, "viewer"))
 	resp, err := client.SimulateCall(t.Context(), &policyv1.SimulateCallRequest{Documents: slowDocuments(), Call: call("read"), Subject: ana()})
-	if err != nil || len(resp.GetFindings()) != 1 || !strings.Contains(resp.GetFindings()[0].GetMessage(), "take longer than 5s") {
+	if err != nil || len(resp.GetFindings()) != 1 || !strings.Contains(resp.GetFindings()[0].GetMessage(), tooSlow) {
 		t.Errorf("%v, %v; want the limit of the time", resp, err)
 	}
 }

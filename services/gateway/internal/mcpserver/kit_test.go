@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -170,5 +171,16 @@ func (w *testGateway) runPipeline() (stop func()) {
 	return func() {
 		cancel()
 		<-done
+	}
+}
+
+// countExempt counts messages of ana's for which no rule is needed, as if the gateway had received them. To send all
+// messages of a quota takes much longer.
+func (w *testGateway) countExempt(messages int, method string) {
+	w.t.Helper()
+	for range messages {
+		if refused := w.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Server: "files", Method: method}); refused != nil {
+			w.t.Fatalf("refused as %+v", refused)
+		}
 	}
 }

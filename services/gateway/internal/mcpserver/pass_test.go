@@ -28,8 +28,9 @@ func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 		w := newTestGateway(t)
 		run := w.runPipeline()
 		h := w.connect()
+		w.countExempt(9_700, "ping")
 		passed := 0
-		for range 11_000 {
+		for range 500 {
 			switch got := w.do("POST", "/mcp/files", ping, h); {
 			case got.status == 200 && got.code() == "":
 				passed++
@@ -37,7 +38,7 @@ func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
 		}
-		if passed != 9_999 { // initialize also counts
+		if passed != 299 { // initialize also counts
 			t.Errorf("%d pings passed", passed)
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "" {

@@ -146,11 +146,13 @@ func (m *Match) hintTexts() []string {
 // checkProperties checks the category, risk, tags and annotations in a match.
 func (c *checker) checkProperties(m *Match) {
 	one := func(key string, values, known []string) {
+		seen := make(map[string]bool) // the number of tags has no limit of its own
 		for i, value := range values {
 			field := fmt.Sprintf("match.%s[%d]", key, i)
-			if slices.Contains(values[:i], value) {
+			if seen[value] {
 				c.add(field, "is listed twice", "keep one of them")
 			}
+			seen[value] = true
 			if known != nil && !slices.Contains(known, value) {
 				c.add(field, fmt.Sprintf("%q is unknown", value), "use "+strings.Join(known, ", "))
 			}

@@ -50,7 +50,7 @@ type overlapChecker struct {
 	deciding []overlapRule
 	// allowing contains the rules that can allow calls or require approval.
 	allowing []overlapRule
-	left     int
+	left     int // pairs of rules that may still be compared
 }
 
 func newOverlapChecker(documents []Document) *overlapChecker {
@@ -83,14 +83,10 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	if r.Otherwise { // already checked for the preceding rule, which matches the same calls
 		return ParseError{}, false
 	}
-	at := slices.IndexFunc(c.deciding, func(o overlapRule) bool {
-		c.left--
-		return c.left >= 0 && o.Action > r.Action && (o.Action >= ActionDeny || r.Action == ActionAllow && len(r.limits) == 0 && len(r.NeedsScope) == 0) && o.covers(r.rule)
-	})
-	if at < 0 {
+	by := c.shadowing(r)
+	if by == nil {
 		return ParseError{}, false
 	}
-	by := c.deciding[at]
 	what := map[Action]string{ActionRequireApproval: "requires approval for", ActionDeny: "denies", ActionHide: "hides"}[by.Action]
 	return ParseError{
 		Message:    fmt.Sprintf("has no effect: %s %s every call that this rule matches", by.ref, what),
@@ -98,7 +94,22 @@ func (c *overlapChecker) shadowed(r overlapRule) (ParseError, bool) {
 	}, true
 }
 
-// covers reports whether r matches every call that o matches. A false result is not certain.
+// shadowing returns the first rule because of which r has no effect, or nil if there is none.
+func (c *overlapChecker) shadowing(r overlapRule) *overlapRule {
+	for i := range c.deciding {
+		if c.left == 0 {
+			return nil
+		}
+		c.left--
+		o := &c.deciding[i]
+		if o.Action > r.Action && (o.Action >= ActionDeny || r.Action == ActionAllow && len(r.limits) == 0 && len(r.NeedsScope) == 0) && o.covers(r.rule) {
+			return o
+		}
+	}
+	return nil
+}
+
+// covers reports whether r matches every call that o matches. It may return false although r matches all these calls.
 func (r *rule) covers(o *rule) bool {
 	if r.Match.hasNames() || o.Match.hasNames() || o.matchesTools && !r.matchesTools || o.matchesMethods && !r.matchesMethods {
 		return false
@@ -133,8 +144,11 @@ func (c *overlapChecker) defeating(r overlapRule) (ParseError, bool) {
 	}
 	var defeated []string
 	for _, o := range c.allowing {
+		if c.left == 0 {
+			break
+		}
 		c.left--
-		if c.left < 0 || o.document == r.document || o.When == r.When && !o.Otherwise || !o.namesTools() || !o.meets(r.rule) {
+		if o.document == r.document || o.When == r.When && !o.Otherwise || !o.namesTools() || !o.meets(r.rule) {
 			continue
 		}
 		defeated = append(defeated, o.ref.String())

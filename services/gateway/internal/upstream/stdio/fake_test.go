@@ -177,6 +177,19 @@ func (f *fake) say(format string, args ...any) {
 	fmt.Printf(format+"\n", args...)
 }
 
+// flood writes the same line until the process is killed. It formats the line only once, and writes the given number of
+// copies at a time, because with the race detector the tests would otherwise spend most of their time here.
+func (f *fake) flood(copies int, format string, args ...any) {
+	f.out.Lock()
+	defer f.out.Unlock()
+	lines := bytes.Repeat(fmt.Appendf(nil, format+"\n", args...), copies)
+	for {
+		if _, err := os.Stdout.Write(lines); err != nil {
+			os.Exit(8)
+		}
+	}
+}
+
 // answer answers a call with a result that contains the given members.
 func (f *fake) answer(id jsontext.Value, result map[string]string) {
 	raw, err := json.Marshal(result)
@@ -216,7 +229,7 @@ func (f *fake) call(m incoming, line []byte) {
 		f.answer(m.ID, map[string]string{"ok": "yes"})
 	case "size":
 		n, _ := strconv.Atoi(args["bytes"])
-		f.answer(m.ID, map[string]string{"x": strings.Repeat("x", n)})
+		f.say(`{"jsonrpc":"2.0","id":%s,"result":{"x":"%s"}}`, m.ID, strings.Repeat("x", n))
 	case "stall": // writes an incomplete line
 		fmt.Print(`{"jsonrpc":"2.0","id":1,"result":{"x":"`, strings.Repeat("x", 1<<20))
 	case "ask":
@@ -237,20 +250,14 @@ func (f *fake) call(m incoming, line []byte) {
 		fmt.Fprint(os.Stderr, args["text"])
 		f.answer(m.ID, map[string]string{"ok": "yes"})
 	case "flood":
-		for {
-			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, args["token"])
-		}
+		f.flood(64, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, args["token"])
 	case "flood-own":
-		for {
-			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.Params.Meta.ProgressToken)
-		}
+		f.flood(64, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.Params.Meta.ProgressToken)
 	case "flood-large":
-		for {
-			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.Params.Meta.ProgressToken, strings.Repeat("x", 128<<10))
-		}
+		f.flood(1, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":"%s"}}`, m.Params.Meta.ProgressToken, strings.Repeat("x", 128<<10))
 	case "burst":
 		for range 60 {
-			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, m.Params.Meta.ProgressToken, strings.Repeat("x", burstSize))
+			f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":"%s"}}`, m.Params.Meta.ProgressToken, strings.Repeat("x", burstSize))
 		}
 		f.answer(m.ID, map[string]string{"ok": "yes"})
 	case "unasked":

@@ -58,6 +58,10 @@ func (l *logbook) String() string {
 
 func newLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+// limiter is shared by the servers of all tests, as in a gateway. It reads the table of all processes again and again,
+// so many limiters would make the tests slow.
+var limiter = sync.OnceValue(proclimit.NewWatching)
+
 // rig is a server whose processes run this test binary.
 type rig struct {
 	upstream.Transport
@@ -88,7 +92,7 @@ func newRigWith(t *testing.T, role string, edit func(*stdio.Config), editDeps fu
 	}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	deps := stdio.Deps{
-		Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: upstreamtest.NoAgents,
+		Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: limiter(), Agents: upstreamtest.NoAgents,
 		Installer: func() (*sandbox.Sandbox, *sandbox.Sandbox, error) { return sandbox.Nothing(), sandbox.Nothing(), nil },
 	}
 	editDeps(&deps)
