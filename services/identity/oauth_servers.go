@@ -28,7 +28,7 @@ type OAuthServer struct {
 	Issuer string
 	// OmitResource is true if the parameter `resource` must not be sent.
 	OmitResource bool
-	// ForEachPerson is true if each person uses her own account. Otherwise, all callers use the same account.
+	// ForEachPerson is true if each person uses their own account. Otherwise, all callers use the same account.
 	ForEachPerson bool
 }
 

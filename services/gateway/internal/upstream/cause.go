@@ -27,8 +27,8 @@ type CauseError struct {
 	Detail string
 	// Lasts is true if the same request will fail until an operator makes a change.
 	Lasts bool
-	// SignIn is true if a person has to sign in at the server before it can be called on her behalf. It is also true if
-	// the person is unknown. In both cases, the server has no fault.
+	// SignIn is true if a person has to sign in at the server before the server can be called on that person's behalf. It
+	// is also true if the person is unknown. In both cases, the server is not at fault.
 	SignIn bool
 	// RetryAfter is the time after which the same request may succeed, or 0 if this time is not known.
 	RetryAfter time.Duration

@@ -26,9 +26,10 @@ var (
 	errNoPerson     = errors.New("the request is made on behalf of no known person")
 )
 
-// eachPerson is a transport to a server at which each person uses her own account. There is a separate transport for
-// each person, which uses only her account. A session belongs to the person in the request that opens it. Therefore,
-// two people never share a session, an HTTP connection or an access token. eachPerson is safe for concurrent use.
+// eachPerson is a transport to a server at which each person uses their own account. There is a separate transport for
+// each person, which uses only that person's account. A session belongs to the person in the request that opens it.
+// Therefore, two people never share a session, an HTTP connection or an access token. eachPerson is safe for concurrent
+// use.
 type eachPerson struct {
 	Transport // uses the account for listing tools
 
@@ -48,7 +49,7 @@ type personTransport struct {
 	idleSince time.Time
 }
 
-// EachPerson returns a transport to a server at which each person uses her own account. connect returns a transport
+// EachPerson returns a transport to a server at which each person uses their own account. connect returns a transport
 // that uses the account of the given person. discovery is the transport with which the gateway itself lists the
 // server's tools. It uses an account that belongs to no person.
 func EachPerson(discovery Transport, connect func(person principal.Key) (Transport, error)) Transport {

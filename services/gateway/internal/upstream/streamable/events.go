@@ -138,7 +138,7 @@ type eventReader struct {
 	// data is read.
 	kind, wanted string
 	// id and retry are fields of the current event. If a value is too long, the field is empty. retry is also empty if its
-	// value contains other characters than digits.
+	// value contains characters other than digits.
 	id, retry string
 	// hasID is true if the event has an id, even an empty one. cr is true if the last line ended with CR, because an LF
 	// may follow. begins is true after the beginning of the stream was read.
@@ -167,7 +167,7 @@ const maxField = 256
 // maxRetry is the maximum number of digits in a retry time. Eight digits are enough for a day (86,400,000 ms).
 const maxRetry = 8
 
-// next reads one event and returns its data. The data is valid until the next call. For events of other types than
+// next reads one event and returns its data. The data is valid until the next call. For events of types other than
 // "message", such as pings, the data is empty.
 func (e *eventReader) next() ([]byte, error) {
 	if !e.begun.IsZero() && time.Since(e.begun) >= time.Minute {
@@ -237,7 +237,7 @@ func (e *eventReader) line() (blank bool, err error) {
 }
 
 // eventField returns the value of a field that is forwarded to a client. It returns false if the value is longer than
-// maxField bytes or contains other characters than visible ASCII.
+// maxField bytes or contains characters other than visible ASCII.
 func eventField(value []byte) (string, bool) {
 	if len(value) > maxField || !isSession(string(value)) {
 		return "", false
