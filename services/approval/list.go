@@ -174,8 +174,8 @@ func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*a
 	return resp, nil
 }
 
-// matchesForMe reports whether an approval matches the for_me field of the filter. If for_me is set, only approvals
-// match on which the caller may vote and has not voted.
+// matchesForMe reports whether an approval matches the for_me field of the filter. If for_me is set, an approval
+// matches only if the caller may vote on it and has not voted yet.
 func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true

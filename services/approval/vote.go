@@ -29,8 +29,8 @@ func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideAppr
 	return &approvalv1.DecideApprovalResponse{Approval: out.Approval, Vote: out.VoteOf(person)}, nil
 }
 
-// voteFromSlack casts the vote of a person who has pressed a button in Slack. The person has the same rights as with an
-// own token. voteFromSlack returns a sentence that tells the person the result.
+// voteFromSlack casts the vote of a person who has pressed a button in Slack. The same rules apply as for a vote that
+// the person casts with a token. voteFromSlack returns a sentence that tells the person the result.
 func (s *Service) voteFromSlack(ctx context.Context, p notice.Press) string {
 	const nothing = "Nothing was decided: "
 	voters, err := s.tokens.PrincipalsOf(p.Tenant, p.Subject)

@@ -137,7 +137,7 @@ type Server struct {
 	MaxTimeout time.Duration
 	// RecordArguments is true if the gateway stores copies of the arguments of calls.
 	RecordArguments bool
-	// SignsIn is true if the mesh signs in at the server by OAuth. ForEachPerson is true if each person uses her own
+	// SignsIn is true if the mesh signs in at the server by OAuth. ForEachPerson is true if each person uses their own
 	// account there.
 	SignsIn, ForEachPerson bool
 	// Embedded is the name of a server that runs in this process. It is empty for all other servers. An embedded server is

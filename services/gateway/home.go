@@ -55,10 +55,10 @@ func outermost(paths []string) (out []string) {
 	return out
 }
 
-// HomeNotes returns a sentence for each server that has a private HOME if its program is known to read credentials from
-// HOME and the private HOME does not contain them. It also returns a sentence for each entry of sandbox.home that does
-// not exist. The notes depend only on the names of programs and packages, because the kernel does not report which
-// files a program tries to open.
+// HomeNotes returns sentences about servers that have a private HOME. A server gets a sentence if its program is known
+// to read credentials from HOME, and the private HOME does not contain these credentials. HomeNotes also returns a
+// sentence for each entry of sandbox.home that does not exist. The notes depend only on the names of programs and
+// packages, because the kernel does not report which files a program tries to open.
 func (c *Config) HomeNotes(env config.Env) (notes []string) {
 	home := lookUp(env, "HOME")
 	if !filepath.IsAbs(home) {

@@ -31,7 +31,7 @@ func (c *Config) programsRoot() string {
 }
 
 // installation describes how the gateway installs the package of a server that is started with npx. If the gateway does
-// not install the package, in is nil. why then explains why the command installs the package at each start, or is
+// not install the package, in is nil, and why explains why the command installs the package at each start. why may be
 // empty.
 func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
 	if s.InstallEachStart {

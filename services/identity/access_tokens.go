@@ -134,7 +134,7 @@ func loginIfUnknown(err error) error {
 }
 
 // usableGrant returns the decrypted grant of a connection, with the client's current secret. It returns an error if the
-// tokens may not be sent to the given URL, or if they were issued to an OAuth client that is not the configured one.
+// tokens may not be sent to the given URL, or if they were issued to an OAuth client other than the configured one.
 func (c connections) usableGrant(at account, of *store.Connection, server *OAuthServer, to string) (*grant, error) {
 	switch {
 	case of.LoginRequired && of.Problem != "":
@@ -155,9 +155,9 @@ func (c connections) usableGrant(at account, of *store.Connection, server *OAuth
 	return granted, nil
 }
 
-// recordRefusal records whether the server refuses the current access token. The token can't be replaced, because it is
-// new or because there is no refresh token. An operator sees the refusal until the server accepts the token or a new
-// token is stored.
+// recordRefusal records whether the server refuses the current access token. The caller has checked that a refused
+// token can't be replaced, because it is new or because there is no refresh token. An operator sees the refusal until
+// the server accepts the token or a new token is stored.
 func (c connections) recordRefusal(ctx context.Context, of *store.Connection, req *identityv1.GetAccessTokenRequest) {
 	isRefused, isAccepted := req.GetRefusedGeneration() == of.Generation, req.GetAcceptedGeneration() == of.Generation
 	if isRefused == of.IsRefused() || !isRefused && !isAccepted {
@@ -288,8 +288,8 @@ func (c connections) saveRefresh(ctx context.Context, at account, next *store.Co
 	}
 }
 
-// failRefresh records a failed refresh. If the authorization server has refused the refresh token, there is no other
-// refresh until the server is connected again.
+// failRefresh records a failed refresh. If the authorization server has refused the refresh token, no further refresh
+// is attempted until the server is connected again.
 func (c connections) failRefresh(ctx context.Context, of *store.Connection, why error) {
 	ends := errors.Is(why, errLoginRequired)
 	c.deps.Log.WarnContext(ctx, "the access token of a server could not be refreshed", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "login_required", ends, "error", why)

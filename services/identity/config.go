@@ -26,8 +26,8 @@ type Config struct {
 	// Source is `sqlite`, or the URL of the PostgreSQL database that stores the tokens. Data is the data directory, which
 	// contains the SQLite database.
 	Source, Data string
-	// Apart is true if other services run in separate processes. For a while, these services may use the tokens that they
-	// received from an earlier identity process.
+	// Apart is true if other services run in separate processes. After this process has started, these services may use
+	// tokens from an earlier identity process for a short time.
 	Apart bool
 	// SealKey is the key that encrypts the tokens of connections, as 64 hexadecimal digits. If it is empty and the store
 	// is SQLite, the key is in a file in the data directory. If it is empty and the store is PostgreSQL, connections can't

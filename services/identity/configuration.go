@@ -34,8 +34,8 @@ func (s *Service) watchConfiguration(ctx context.Context) error {
 }
 
 // rescan reads the tokens, groups and issuers of the configuration. It makes them valid if they have changed and two
-// consecutive scans have read the same values. Otherwise, a partly written file could revoke tokens. If the
-// configuration can't be read, the old tokens, groups and issuers stay valid.
+// consecutive scans have read the same values. Without the second scan, a partly written file could revoke tokens. If
+// the configuration can't be read, the old tokens, groups and issuers stay valid.
 func (s *Service) rescan(ctx context.Context, scan *configurationScan) {
 	now, err := s.deps.Reload()
 	before := s.tokens.identities()

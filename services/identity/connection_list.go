@@ -63,8 +63,8 @@ func (c connections) addState(at account, of *store.Connection, server OAuthServ
 	}
 }
 
-// ofPeople returns a page of the connections of people that the caller may see. last is the key after which the next
-// page starts. It is the zero key on the last page.
+// ofPeople returns a page of people's connections. It omits connections that the caller may not see. last is the key
+// after which the next page starts. It is the zero key on the last page.
 func (c connections) ofPeople(ctx context.Context, after store.Key) (out []listed, last store.Key, err error) {
 	caller := authn.CallerOf(ctx)
 	tenant, person := caller.Tenant(), caller.Person.GetSubject()

@@ -63,7 +63,7 @@ type connections struct {
 
 type account struct {
 	store.Key
-	// forDiscovery is true if the account is used only to list the tools of a server at which each person uses her own
+	// forDiscovery is true if the account is used only to list the tools of a server at which each person uses their own
 	// account.
 	forDiscovery bool
 }

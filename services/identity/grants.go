@@ -169,9 +169,8 @@ func oauthError(err error) error {
 func shorten(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxReason)], "") }
 
 // verifyIDToken verifies an ID token (OpenID Connect Core, section 3.1.3.7) and maps its claims. nonce is the nonce of
-// the sign-in. It is empty if the flow has no nonce. The subject of the principal is the name that the person's agents
-// have as owner. A token with the claim `act` is refused, because an actor may not sign in as the person that it
-// represents.
+// the sign-in. It is empty if the flow has no nonce. The person's agents have the principal's subject as their owner. A
+// token with the claim `act` is refused, because an actor may not sign in as the person that it represents.
 func (s *Service) verifyIDToken(ctx context.Context, of *Issuer, token, nonce string) (*identityv1.Principal, error) {
 	mapping := proto.CloneOf(of.Mapping)
 	mapping.Resource, mapping.Audiences, mapping.MaxLife = "", []string{of.SignIn.ClientID}, durationpb.New(maxIDTokenLife)

@@ -25,9 +25,9 @@ func (f *inFlight) begin() bool {
 
 func (f *inFlight) end() { f.running.Done() }
 
-// close prevents further refreshes. It waits until the refreshes in flight have ended, but not longer than most. It
+// close prevents further refreshes. It waits until the refreshes in flight have ended, but not longer than limit. It
 // reports whether all of them have ended.
-func (f *inFlight) close(most time.Duration) bool {
+func (f *inFlight) close(limit time.Duration) bool {
 	f.mu.Lock()
 	f.closed = true
 	f.mu.Unlock()
@@ -39,7 +39,7 @@ func (f *inFlight) close(most time.Duration) bool {
 	select {
 	case <-ended:
 		return true
-	case <-time.After(most):
+	case <-time.After(limit):
 		return false
 	}
 }

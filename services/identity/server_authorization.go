@@ -169,8 +169,9 @@ func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oaut
 }
 
 // httpClient returns a client for requests to the server and to its authorization server. The client follows no
-// redirects. It connects to loopback addresses only if the server is on this machine, or if a proxy has the address.
-// Otherwise, the server's metadata could make the mesh send requests to services that only this machine can reach.
+// redirects. It connects to loopback addresses only if the server is on this machine, or if the address is that of a
+// proxy. Otherwise, the server's metadata could make the mesh send requests to services that only this machine can
+// reach.
 func (s *OAuthServer) httpClient() (*http.Client, error) {
 	cas, err := x509.SystemCertPool()
 	if err != nil {
@@ -258,8 +259,8 @@ func (s *OAuthServer) challenge(ctx context.Context, client *http.Client) (map[s
 	return nil, nil //nolint:nilnil // a server without a challenge may have metadata at a well-known address
 }
 
-// resource returns the metadata of the server as a protected resource (RFC 9728). A server of MCP 2025-03-26 has no such
-// metadata, and is its own authorization server.
+// resource returns the metadata of the server as a protected resource (RFC 9728). A server that implements MCP
+// 2025-03-26 has no such metadata, and is its own authorization server.
 func (s *OAuthServer) resource(ctx context.Context, client *http.Client, challenge map[string]string) (*oauthex.ProtectedResourceMetadata, error) {
 	at, err := url.Parse(s.URL)
 	if err != nil {

@@ -213,8 +213,8 @@ func (s sessions) signIn(ctx context.Context, req *identityv1.CreateSessionReque
 	return person, of, err
 }
 
-// rolesFor returns the roles that the person may have. It returns an error if the person may have no role, or not the
-// requested role.
+// rolesFor returns the roles that the person may have. It returns an error if the person may have no role, or may not
+// have the requested role.
 func (s sessions) rolesFor(person *identityv1.Principal, of *Issuer, want authv1.TokenRole) ([]authv1.TokenRole, error) {
 	groups := s.tokens.identities().groupsOf(&identityv1.Token{Tenant: person.GetTenant(), Subject: person.GetSubject(), Groups: person.GetGroups()})
 	roles := of.SignIn.rolesOf(groups)

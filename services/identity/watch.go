@@ -24,8 +24,8 @@ const (
 	// startMargin is how long a call that started before a revocation may take to reach its server. A revocation waits
 	// this long before it returns, so that no such call reaches a server later.
 	startMargin = 200 * time.Millisecond
-	// replicaTimeout is how long a revocation then waits for other replicas. replicaPoll is the interval at which it reads
-	// the versions that they use from the store.
+	// replicaTimeout is how long a revocation waits for other replicas. replicaPoll is the interval at which the
+	// revocation reads from the store which versions the replicas use.
 	replicaTimeout = 2500 * time.Millisecond
 	replicaPoll    = 100 * time.Millisecond
 )
@@ -131,8 +131,9 @@ func (s *Service) AcknowledgeTokens(_ context.Context, req *identityv1.Acknowled
 
 // awaitWatchers waits until all watchers use the given set or a newer one. It stops waiting when confirmTimeout has
 // passed since the set was published, because no watcher can use an older set after that. Shortly after the start of
-// this process, watchers of the previous process may still use older sets. Therefore, awaitWatchers always waits for
-// confirmTimeout then, if other services run in separate processes. awaitWatchers returns an error only if ctx is done.
+// this process, watchers of the previous process may still use older sets. Therefore, if other services run in separate
+// processes, awaitWatchers always waits for confirmTimeout in this period. awaitWatchers returns an error only if ctx
+// is done.
 func (s *Service) awaitWatchers(ctx context.Context, set *publishedSet) error {
 	timer := time.NewTimer(time.Until(set.at.Add(confirmTimeout)))
 	defer timer.Stop()
@@ -159,7 +160,7 @@ func (s *Service) awaitWatchers(ctx context.Context, set *publishedSet) error {
 	}
 }
 
-// confirm updates confirmed in [Service] until ctx is done.
+// confirm keeps the field confirmed of [Service] up to date until ctx is done.
 func (s *Service) confirm(ctx context.Context) error {
 	for {
 		changed := s.tokens.changes.Wait()

@@ -40,20 +40,20 @@ type Listed struct {
 	Opened, Moved int64
 }
 
-// List reads at most limit approvals, newest first. If before is not 0, List reads only approvals for which
-// [Listed.Opened] is lower than before.
-func (t *Tx) List(ctx context.Context, f Filter, before int64, limit int) ([]Listed, error) {
+// List reads at most limit approvals, newest first. If cursor is not 0, List reads only approvals for which
+// [Listed.Opened] is lower than cursor.
+func (t *Tx) List(ctx context.Context, f Filter, cursor int64, limit int) ([]Listed, error) {
 	c := f.conditions()
-	if before > 0 {
-		c.add("opened < %s", before)
+	if cursor > 0 {
+		c.add("opened < %s", cursor)
 	}
 	return t.listed(ctx, c, "ORDER BY opened DESC", limit)
 }
 
-// MovedSince reads at most limit approvals for which [Listed.Moved] is higher than after, sorted by this number.
-func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, limit int) ([]Listed, error) {
+// MovedSince reads at most limit approvals for which [Listed.Moved] is higher than lastMove, sorted by this number.
+func (t *Tx) MovedSince(ctx context.Context, f Filter, lastMove int64, limit int) ([]Listed, error) {
 	c := f.conditions()
-	c.add("moved > %s", after)
+	c.add("moved > %s", lastMove)
 	return t.listed(ctx, c, "ORDER BY moved", limit)
 }
 

@@ -93,8 +93,8 @@ func (s *Store) do(ctx context.Context, run transact, fn work) error {
 type work func(ctx context.Context, tx *Tx) error
 type transact func(context.Context, func(context.Context, *sqlstore.Tx) error) error
 
-// runOnce makes up to dueBatchSize of the state transitions that are due, in one transaction. If no other transitions
-// are due, it runs fn in the same transaction. It reports whether it has run fn.
+// runOnce applies at most dueBatchSize of the due transitions in one transaction. If no other transitions are due, it
+// runs fn in the same transaction. It reports whether it has run fn.
 func (s *Store) runOnce(ctx context.Context, run transact, fn work) (ran bool, err error) {
 	var last *Tx // the last attempt, which is the attempt that is committed
 	err = run(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
@@ -143,11 +143,11 @@ type Tx struct {
 	changes  Changes
 }
 
-// dueBatchSize is the maximum number of approvals for which one transaction makes the transitions that are due. The
-// number is small because approvals may be large and callers wait for the transaction.
+// dueBatchSize is the maximum number of approvals for which one transaction applies the due transitions. The number is
+// small because approvals may be large and callers wait for the transaction.
 const dueBatchSize = 8
 
-// applyDue makes one batch of the transitions that are due, and reports whether more may be due.
+// applyDue applies one batch of due transitions, and reports whether more may be due.
 func (t *Tx) applyDue(ctx context.Context) (more bool, err error) {
 	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), dueBatchSize)
 	if err != nil {

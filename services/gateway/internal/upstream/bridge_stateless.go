@@ -34,7 +34,7 @@ const (
 	maxGreeting = 256 << 10
 )
 
-// withoutSessions opens a session with a server that supports only revisions with sessions, for a client of revision
+// withoutSessions opens a session with a server that supports only session-based revisions, for a client of revision
 // 2026-07-28. If the server sends requests to the client during a call, the client receives them in an answer to the
 // call. When the client repeats the call with its responses, the original call continues.
 func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {

@@ -181,8 +181,9 @@ func notification(method, rest string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
 }
 
-// newGatewayMessage returns a message that the gateway has written. Parsing can't fail, because all other values in the
-// message come from parsed messages. If it fails nevertheless, the message is never sent.
+// newGatewayMessage returns a message that the gateway has written. Parsing can't fail: the gateway writes the JSON
+// itself, and the values that it inserts are quoted or come from messages that were already parsed. If parsing fails
+// nevertheless, the message is never sent.
 func newGatewayMessage(text string) GatewayMessage {
 	parse := jsonrpc.AnswerLimits() // a server may have chosen a long cursor
 	parse.IDBytes = 1 << 10

@@ -65,7 +65,7 @@ type personTransport struct {
 	idleSince time.Time
 }
 
-// EachPerson returns a transport to a server at which each person uses her own account. connect returns a transport
+// EachPerson returns a transport to a server at which each person uses their own account. connect returns a transport
 // that uses the account of the given person. discovery is the transport with which the gateway itself lists the
 // server's tools. It uses an account that belongs to no person.
 func EachPerson(discovery Transport, connect func(person principal.Key) (Transport, error)) Transport {

@@ -166,7 +166,7 @@ type Request struct {
 	// is sent. If the renewal fails, nothing is sent. The error of the request then wraps the error of Renew and
 	// [ErrNeverSent]. If Permit is nil, the request is sent without this check.
 	Permit Permit
-	// Person is the person on whose behalf a session is opened. If each person uses her own account at the server, all
+	// Person is the person on whose behalf a session is opened. If each person uses their own account at the server, all
 	// requests in the session use this person's account. Person is the zero key if no person is known. It is also the zero
 	// key in requests that do not open a session.
 	Person principal.Key

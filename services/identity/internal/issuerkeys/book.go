@@ -16,8 +16,8 @@ const (
 	renewAfter = 10 * time.Minute
 	// maxAge is how long keys are used if they can't be fetched again.
 	maxAge = 24 * time.Hour
-	// minPause is the minimum time between two fetches that unknown keys cause. It is also the maximum pause after a
-	// failed fetch.
+	// minPause is the minimum time between two fetches that are caused by unknown keys. It is also the maximum pause after
+	// a failed fetch.
 	minPause = 30 * time.Second
 	// firstPause is half of the pause after the first failed fetch. Each further failure doubles the pause up to minPause.
 	firstPause = time.Second
@@ -51,7 +51,7 @@ type entry struct {
 	// the next fetch.
 	tried time.Time
 	pause time.Duration
-	// requested is the time at which the last fetch began that an unknown key caused.
+	// requested is the start time of the last fetch that was caused by an unknown key.
 	requested time.Time
 	// fetching is closed when the current fetch ends. It is nil if no fetch is in progress.
 	fetching chan struct{}

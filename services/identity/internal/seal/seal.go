@@ -19,8 +19,8 @@ import (
 // keySize is in bytes, for AES-256.
 const keySize = 32
 
-// ErrOpen means that data can't be decrypted. They were sealed with another key or for another purpose, or have been
-// changed since then.
+// ErrOpen means that data can't be decrypted. The data was sealed with another key or for another purpose, or was
+// changed afterwards.
 var ErrOpen = errors.New("the encrypted data can't be decrypted with the key of this mesh")
 
 // A Key encrypts data. It is safe for concurrent use.

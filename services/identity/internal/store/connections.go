@@ -71,7 +71,8 @@ func (c *Connection) IsRefused() bool {
 	return c.RefusedGeneration != 0 && c.RefusedGeneration == c.Generation
 }
 
-// A Sealer encrypts the contents of a connection with the given generation.
+// A Sealer returns the encrypted contents of a connection. generation is the generation under which the contents will
+// be stored.
 type Sealer func(generation int64) ([]byte, error)
 
 // Connect stores a connection, and replaces an existing connection with the same key. It sets the generation, the

@@ -268,8 +268,8 @@ type Rotation struct {
 	// SHA256 is the SHA-256 digest of the new secret. Overlap is how long the old secret stays valid.
 	SHA256  [32]byte
 	Overlap time.Duration
-	// Expires is the time at which the token expires. If it is zero, the token gets the same lifetime again that it
-	// received at its creation or at the last rotation.
+	// Expires is the time at which the token expires. If it is zero, the token gets the lifetime that it received at its
+	// creation or at its last rotation.
 	Expires time.Time
 }
 

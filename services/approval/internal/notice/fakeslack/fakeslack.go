@@ -95,7 +95,7 @@ func Start(t testing.TB) *Server {
 // API returns the URL of the fake server's Web API.
 func (s *Server) API() string { return s.URL + "/" }
 
-// Fail makes the next requests that post or change a message fail. calls is the number of requests that fail.
+// Fail causes the next requests to post or change a message to fail. calls is the number of requests that fail.
 func (s *Server) Fail(calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package hosted represents the own tools of an MCP client, such as its shell, as a server. Before each call to such a
-// tool, a hook in the client sends the call to the gateway. If the policy allows the call, the gateway forwards the
-// call to this server. Its response tells the client to execute the call.
+// Package hosted represents an MCP client's own tools, such as its shell, as a server. Before each call to such a tool,
+// a hook in the client sends the call to the gateway. If the policy allows the call, the gateway forwards the call to
+// this server. Its response tells the client to execute the call.
 package hosted
 
 import (

@@ -10,7 +10,7 @@ import (
 
 // ownGroup makes a child process the leader of a new session without a terminal. The child then also leads a new
 // process group. If the gateway dies without terminating the child, the kernel kills the child. The kernel does not
-// kill the child's own children, but they read the end of their standard input.
+// kill the child's own children, but they read EOF from their standard input.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // ownGroup makes a child process the leader of a new session without a terminal. The child then also leads a new
-// process group. If the gateway dies without terminating the child, the child reads the end of its standard input.
+// process group. If the gateway dies without terminating the child, the child reads EOF from its standard input.
 func ownGroup() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true}
 }

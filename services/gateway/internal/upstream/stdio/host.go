@@ -320,7 +320,7 @@ func (s *transport) closedError() error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, upstream.ErrShutdown)
 }
 
-// waitError returns the error for a caller whose context is done before the work has ended for which the caller waits.
+// waitError returns the error for a caller whose context is done before the work that the caller waits for has ended.
 func (s *transport) waitError(ctx context.Context) error {
 	class := upstream.ErrNoAnswer
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {

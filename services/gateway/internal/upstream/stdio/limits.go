@@ -98,8 +98,8 @@ func (p *process) guard() {
 	}
 }
 
-// overLimit returns the limit because of which the process has ended, or nil if there was another reason. It checks the
-// limits again, because the kernel may have killed the process before the next regular check.
+// overLimit returns the limit that caused the process to end, or nil if there was another reason. It checks the limits
+// again, because the kernel may have killed the process before the next regular check.
 func (p *process) overLimit() *upstream.LimitError {
 	if limit, ok := errors.AsType[*upstream.LimitError](p.reason); ok {
 		return limit
@@ -111,7 +111,7 @@ func (p *process) overLimit() *upstream.LimitError {
 	return limit
 }
 
-// settleLimit records the limit because of which the process has ended, if there is one.
+// settleLimit records the limit that caused the process to end, if there is one.
 func (p *process) settleLimit() {
 	limit := p.overLimit()
 	if limit == nil {

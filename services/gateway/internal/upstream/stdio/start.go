@@ -23,7 +23,7 @@ const (
 type startTime struct {
 	mu sync.Mutex
 	// begun is the start time, and ended is the time at which the start ended. written is the time at which the process
-	// last wrote to standard error. Each of these is zero before its event.
+	// last wrote to standard error. Each time is zero until its event has happened.
 	begun, ended, written time.Time
 }
 

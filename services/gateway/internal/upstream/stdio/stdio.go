@@ -35,8 +35,8 @@ type Config struct {
 	// Command is the program and its arguments. No shell interprets them. The program is an absolute path, or a bare
 	// name that is looked up in Path.
 	Command []string
-	// Env contains variables for the process, without unresolved references. They may set PATH and HOME. A process has no
-	// other environment variables than PATH, HOME and the variables in Env.
+	// Env contains variables for the process, without unresolved references. They may set PATH and HOME. A process has
+	// only the environment variables PATH, HOME and those in Env.
 	Env map[string]string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string

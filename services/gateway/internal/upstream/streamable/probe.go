@@ -92,7 +92,7 @@ func (state *negotiated) lossError() error {
 }
 
 // hasOneSession reports whether an answer to initialize means that the server accepts only one session in total.
-// Servers with the official TypeScript SDK do so if all their clients share one transport. When the first session
+// Servers with the official TypeScript SDK do this if all their clients share one transport. When the first session
 // exists, such a server responds with status 400 and the error code for an invalid request.
 func (s *Transport) hasOneSession(status int, answer *jsonrpc.Answer) bool {
 	if status != http.StatusBadRequest || !upstream.HasCode(answer, mcp.CodeInvalidRequest) {
