@@ -156,7 +156,7 @@ written to a new file, and is valid immediately. The mesh stores only its hash. 
 	flags.StringVar(&f.id, "id", "", "the `ID` of the token (default: AGENT and 6 random letters and digits)")
 	flags.StringVar(&f.subject, "subject", "", "the `SUBJECT` in rules, limits and records (default: the ID)")
 	flags.StringVar(&f.tenant, "tenant", "default", "the `TENANT` of the client")
-	flags.BoolVar(&f.useMyConnections, "use-my-connections", false, "let the agent use your connections to servers with `credentials: {as: person}`")
+	flags.BoolVar(&f.useMyConnections, "use-my-connections", false, "let the agent use your connections to servers with credentials.as: person")
 	c.MarkFlagsMutuallyExclusive("owner", "no-owner", "use-my-connections")
 	return c
 }
