@@ -348,7 +348,7 @@ func TestTelemetry_HasNoSecrets(t *testing.T) {
 		places["the log of "+authn.RoleName(role)] = []byte(a.Log(role))
 	}
 	err := filepath.WalkDir(filepath.Join(a.Dir, "data"), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || !d.Type().IsRegular() { // compiled guests can be a symbolic link to a shared directory
 			return err
 		}
 		places[path], err = os.ReadFile(path)
