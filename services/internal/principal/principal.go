@@ -74,12 +74,11 @@ func ConnectionsOf(p *identityv1.Principal) Key {
 // ActsFor returns the key of the person for whom p acts at MCP servers: p itself if p is a person, and otherwise
 // [ConnectionsOf]. An agent that p creates uses the accounts of this person.
 func ActsFor(p *identityv1.Principal) Key {
-	switch p.GetRole() {
-	case authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER, authv1.TokenRole_TOKEN_ROLE_VIEWER:
+	people := []authv1.TokenRole{authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER, authv1.TokenRole_TOKEN_ROLE_VIEWER}
+	if slices.Contains(people, p.GetRole()) {
 		return Of(p)
-	default: // an agent
-		return ConnectionsOf(p)
 	}
+	return ConnectionsOf(p)
 }
 
 // HasPerson reports whether a caller or a principal in its delegation chain has a person.

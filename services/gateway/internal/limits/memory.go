@@ -24,8 +24,8 @@ const (
 	PersonBytes    = TotalBytes / 2
 )
 
-// A [Memory] of at most UncountedBytes is not charged to the budget. Small answers therefore never wait for large ones.
-// The number of small answers is limited by the quota for requests in flight.
+// UncountedBytes is the maximum size, in bytes, of a [Memory] that is not charged to the budget. Small answers therefore
+// never wait for large ones. The number of small answers is limited by the quota for requests in flight.
 const UncountedBytes = 64 << 10
 
 // ReserveBytes is how many bytes in each quota are reserved for the answer that began to arrive first. It is also the

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// If a client uses a tool or header that a discovery does not contain, the gateway renews the discovery, because the
-// server might have changed. RenewAfter is the minimum age of a discovery that is renewed for this reason.
+// RenewAfter is the minimum age of a discovery that the gateway renews because a client uses a tool or header that the
+// discovery does not contain. The server might have changed.
 const RenewAfter = 30 * time.Second
 
 // Stateless reports whether the server supports revision 2026-07-28, which has no sessions. known is false if the

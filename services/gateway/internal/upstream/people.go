@@ -202,7 +202,7 @@ func (t *personTransport) close() {
 	if t.idle != nil {
 		t.idle.Stop()
 	}
-	_ = t.Transport.Close() // it has no session, so nothing can be lost
+	_ = t.Close() // it has no session, so nothing can be lost
 }
 
 // Close implements Transport.

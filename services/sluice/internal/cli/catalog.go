@@ -32,13 +32,6 @@ type listFlags struct {
 	trusted bool
 }
 
-// aboutLists is the part of a help text that explains lists of tools.
-const aboutLists = `
-
-The file for --file contains a response to tools/list, the result in the response, or the array
-of tools in the result. With --run, the command starts a stdio server with the environment of
-this command, requests the list of tools, and ends the server.`
-
 // withToolList adds flags to a command that select a list of tools. The list comes from a file, or from a server that
 // the command starts. The command calls do with the tools in this list.
 func withToolList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {

@@ -180,8 +180,7 @@ func (f *fake) say(format string, args ...any) {
 // flood writes the same line until the process is killed. It formats the line only once, and writes the given number of
 // copies at a time, because with the race detector the tests would otherwise spend most of their time here.
 func (f *fake) flood(copies int, format string, args ...any) {
-	f.out.Lock()
-	defer f.out.Unlock()
+	f.out.Lock() // until the process ends
 	lines := bytes.Repeat(fmt.Appendf(nil, format+"\n", args...), copies)
 	for {
 		if _, err := os.Stdout.Write(lines); err != nil {

@@ -163,7 +163,7 @@ func requiredScopes(resp *http.Response) (scopes string, lacksScopes bool) {
 		if found == nil {
 			continue
 		}
-		for _, scope := range strings.Fields(found[1]) {
+		for scope := range strings.FieldsSeq(found[1]) {
 			if shownScope.MatchString(scope) && len(shown) < maxScopes {
 				shown = append(shown, scope)
 			}

@@ -258,8 +258,8 @@ func TestEachPerson_TokensNeverCross(t *testing.T) {
 	ctx := within(t, time.Minute)
 	var workers sync.WaitGroup
 	for i := range 12 {
-		seed := rand.NewPCG(uint64(i), 1)                                                                                   //nolint:gosec // a small number
-		workers.Go(func() { actFor(ctx, t, server, over, fmt.Sprint("agent-", i), people[i%len(people)], rand.New(seed)) }) //nolint:gosec // not for secrets
+		seed := rand.NewPCG(uint64(i), 1)
+		workers.Go(func() { actFor(ctx, t, server, over, fmt.Sprint("agent-", i), people[i%len(people)], rand.New(seed)) })
 	}
 	workers.Wait()
 	if len(server.crossed) > 0 {

@@ -227,7 +227,7 @@ func TestRefusal_OfAPersonsAccountSaysWhatToDo(t *testing.T) {
 				s := newUpstream(t, server.transport(t))
 				err := send(within(t, soon), t, s, server, method, c.refusal)
 				cause := upstream.CauseOf(err)
-				if !errors.Is(err, c.class) || c.class == upstream.ErrNoAnswer && errors.Is(err, upstream.ErrNeverSent) || cause == nil || cause.SignIn != c.signIn {
+				if !errors.Is(err, c.class) || errors.Is(c.class, upstream.ErrNoAnswer) && errors.Is(err, upstream.ErrNeverSent) || cause == nil || cause.SignIn != c.signIn {
 					t.Fatalf("the error is %v, with the cause %+v", err, cause)
 				}
 				for _, part := range c.says {
