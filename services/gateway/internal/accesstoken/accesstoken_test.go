@@ -68,6 +68,27 @@ func (s *service) GetAccessToken(ctx context.Context, req *identityv1.GetAccessT
 	return resp, nil
 }
 
+// answer sets the error of later requests. isStuck is true if refused tokens are not replaced.
+func (s *service) answer(err error, isStuck bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err, s.isStuck = err, isStuck
+}
+
+// count returns how many requests the service has received.
+func (s *service) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.requests
+}
+
+// lastAccepted returns the generation that the server has accepted, as the last request says.
+func (s *service) lastAccepted() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.accepted
+}
+
 // Concurrent calls share one request. The token is used for 30 s, or until shortly before its expiry, also if the
 // clocks of the gateway and of the identity service differ.
 func TestToken_IsUsedForSomeTime(t *testing.T) {
@@ -100,13 +121,13 @@ func TestToken_IsUsedForSomeTime(t *testing.T) {
 				use()
 				time.Sleep(c.used - 100*time.Millisecond)
 				use()
-				if from.requests != 1 {
-					t.Errorf("there were %d requests before the token was used for %v", from.requests, c.used)
+				if from.count() != 1 {
+					t.Errorf("there were %d requests before the token was used for %v", from.count(), c.used)
 				}
 				time.Sleep(200 * time.Millisecond)
 				use()
-				if from.requests != 2 {
-					t.Errorf("there were %d requests after the token was used for %v", from.requests, c.used)
+				if from.count() != 2 {
+					t.Errorf("there were %d requests after the token was used for %v", from.count(), c.used)
 				}
 			})
 		})
@@ -128,10 +149,10 @@ func TestToken_ErrorsSayWhatToDo(t *testing.T) {
 					t.Errorf("the error is %v with the cause %+v", err, cause)
 				}
 			}
-			if from.requests != 1 {
-				t.Errorf("there were %d requests in a second", from.requests)
+			if from.count() != 1 {
+				t.Errorf("there were %d requests in a second", from.count())
 			}
-			from.err = nil
+			from.answer(nil, false)
 			time.Sleep(time.Second)
 			if got, err := s.Token(t.Context()); err != nil || got.Text == "" {
 				t.Errorf("after the pause: %+v, %v", got, err)
@@ -159,8 +180,8 @@ func TestReplace_ConcurrentRequestsShareTheNewToken(t *testing.T) {
 			})
 		}
 		calls.Wait()
-		if next, isNew, err := s.Replace(t.Context(), first); err != nil || !isNew || next.Text != "token 2" || from.requests != 2 {
-			t.Errorf("a later request: %+v, %v, %v after %d requests", next, isNew, err, from.requests)
+		if next, isNew, err := s.Replace(t.Context(), first); err != nil || !isNew || next.Text != "token 2" || from.count() != 2 {
+			t.Errorf("a later request: %+v, %v, %v after %d requests", next, isNew, err, from.count())
 		}
 	})
 }
@@ -178,19 +199,19 @@ func TestReplace_UnsuccessfulRequestsHaveAPause(t *testing.T) {
 				if failed != nil {
 					t.Fatal(failed)
 				}
-				from.err = err
+				from.answer(err, true)
 				for _, want := range []int{2, 3} {
 					for range 20 {
 						if next, isNew, _ := s.Replace(t.Context(), first); isNew {
 							t.Errorf("the token was replaced with %+v", next)
 						}
 					}
-					if from.requests != want {
-						t.Errorf("there were %d requests instead of %d", from.requests, want)
+					if from.count() != want {
+						t.Errorf("there were %d requests instead of %d", from.count(), want)
 					}
 					time.Sleep(10 * time.Second)
 				}
-				from.isStuck, from.err = false, nil
+				from.answer(nil, false)
 				if next, isNew, err := s.Replace(t.Context(), first); err != nil || !isNew || next.Text != "token 2" {
 					t.Errorf("after the pause: %+v, %v, %v", next, isNew, err)
 				}
@@ -220,8 +241,8 @@ func TestAccept_IsReportedWithTheNextRequest(t *testing.T) {
 			if _, err := s.Token(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if from.accepted != c.want {
-				t.Errorf("the request says that the server has accepted generation %d instead of %d", from.accepted, c.want)
+			if from.lastAccepted() != c.want {
+				t.Errorf("the request says that the server has accepted generation %d instead of %d", from.lastAccepted(), c.want)
 			}
 		}
 	})

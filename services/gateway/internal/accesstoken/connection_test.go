@@ -40,6 +40,13 @@ func (a *answering) GetAccessToken(context.Context, *identityv1.GetAccessTokenRe
 	return a.resp, a.err
 }
 
+// count returns how many requests the service has received.
+func (a *answering) count() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.requests
+}
+
 // set changes the answer.
 func (a *answering) set(resp *identityv1.GetAccessTokenResponse, err error) {
 	a.mu.Lock()
@@ -189,7 +196,7 @@ func TestHold_StreamEndsWithTheConnection(t *testing.T) {
 				held, release := signedIn.Hold(t.Context())
 				defer release()
 				time.Sleep(10 * time.Minute)
-				if n := from.requests; held.Err() != nil || n < 20 || n > 22 {
+				if n := from.count(); held.Err() != nil || n < 20 || n > 22 {
 					t.Fatalf("after 10 minutes with %d requests: %v", n, context.Cause(held))
 				}
 				from.set(c.resp, c.err)

@@ -33,6 +33,13 @@ func (s *signalling) Close() error {
 	return nil
 }
 
+// closes returns how often the transport was closed.
+func (s *signalling) closes() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
 // forTwoPeople returns a transport for people, and the transports below it: the one for listing tools has the name "".
 func forTwoPeople(t *testing.T) (upstream.Transport, map[string]*signalling) {
 	t.Helper()
@@ -105,8 +112,8 @@ func TestEachPerson_IdleTransportIsClosed(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if anas.closed != want {
-				t.Errorf("the transport was closed %d times instead of %d", anas.closed, want)
+			if n := anas.closes(); n != want {
+				t.Errorf("the transport was closed %d times instead of %d", n, want)
 			}
 		}
 		_ = first.Close(t.Context())
