@@ -69,7 +69,7 @@ test: missing npm build ## Run every test that needs no Docker, with the race de
 		run() { log=.cache/test-$$1.log; shift; packages=$$1; shift; \
 			go test $(SLOTS) "$$@" $$packages 2>&1 | tee $$log || services/e2e/retest.sh $(RETRIES) $$log "$$@" || came=$$?; }; \
 		run units "$$(go list work | grep -v -e /services/e2e $(SEQUENTIAL:%=-e '/services/%$$'))" $(BUILT) -parallel 3 $(RACE) -timeout 25m; \
-		run seeded "$(SEEDED:%=./services/%)" $(BUILT) -run 'Seeded|EveryByte' -parallel 16 -trimpath -timeout 10m; \
+		run seeded "$(SEEDED:%=./services/%)" $(BUILT) -run 'Seeded|EveryByte|Thousands' -parallel 16 -trimpath -timeout 10m; \
 		run stories "$$(echo $(SEQUENTIAL:%=./services/%); go list work | grep /services/e2e)" $(BUILT) -parallel 4 -trimpath -timeout 40m; \
 		exit $$came
 
@@ -79,8 +79,9 @@ test: missing npm build ## Run every test that needs no Docker, with the race de
 # The packages in SEQUENTIAL are tested without the race detector, because they have no concurrency; a test of
 # internal/arch checks that. The packages of e2e are too, because they test programs in processes of their own.
 SEQUENTIAL := approval/internal/lifecycle approval/internal/view bench/cmd/bench bench/codestats gateway/internal/aggregate gateway/internal/jsonrpc gateway/internal/mcp gateway/internal/mcpschema gateway/internal/meters gateway/internal/npx gateway/internal/paramheaders gateway/internal/programs gateway/internal/question gateway/internal/spans identity/internal/seal internal/arch internal/binding internal/canonicaljson internal/config internal/datadir internal/detect internal/enum internal/homeneeds internal/hosttools internal/issuer internal/loopback internal/mcpmethod internal/observe internal/principal internal/publicname internal/redact internal/signeddecision internal/strictprotojson internal/strictyaml internal/valuepath policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/dialect policy/internal/document policy/internal/engine policy/internal/inputschema policy/internal/locator policy/internal/propose policy/internal/store ratelimit/internal/window release sluice/internal/clientconfig sluice/internal/configedit sluice/internal/hookevent sluice/internal/hooksetup sluice/internal/localconfig sluice/internal/personal sluice/internal/regularfile sluice/internal/running sluice/internal/secretstore sluice/internal/userservice wasmagent/internal/abi wasmagent/internal/archive wasmagent/internal/events wasmagent/internal/files wasmagent/internal/inventory wasmagent/internal/manifest wasmagent/internal/models wasmagent/internal/modules wasmagent/internal/wasmmeter
-# The tests in these packages whose names contain Seeded or EveryByte check only a tenth of their cases with the race
-# detector, and all cases without it. They call norace.Some, which says how many; a test of internal/arch checks that.
+# The tests in these packages whose names contain Seeded, EveryByte or Thousands check only a tenth of their cases with
+# the race detector, and all cases without it. They call norace.Some, which says how many; a test of internal/arch checks
+# that.
 SEEDED := internal/journal policy
 BUILT := -vet=off -ldflags=-w
 SLOTS := -p 4 -exec "$(CURDIR)/services/e2e/test-slot.sh $(CURDIR)/.cache/test-slots"

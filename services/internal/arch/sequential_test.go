@@ -50,11 +50,11 @@ func packagesIn(t *testing.T, variable string) []string {
 }
 
 // TestSeeded_TestsRunWithoutTheRaceDetectorToo checks the tests that call norace.Some. With the race detector, they
-// check only some of their cases. `make test` runs them without it if their names contain "Seeded" or "EveryByte" and the
-// variable SEEDED of the Makefile contains their packages.
+// check only some of their cases. `make test` runs them without it if their names contain "Seeded", "EveryByte" or
+// "Thousands", and the variable SEEDED of the Makefile contains their packages.
 func TestSeeded_TestsRunWithoutTheRaceDetectorToo(t *testing.T) {
 	t.Parallel()
-	packages, names, seen := packagesIn(t, "SEEDED"), regexp.MustCompile(`^Test.*(Seeded|EveryByte)`), 0
+	packages, names, seen := packagesIn(t, "SEEDED"), regexp.MustCompile(`^Test.*(Seeded|EveryByte|Thousands)`), 0
 	eachFile(t, 0, func(file string, parsed *ast.File) {
 		for _, declaration := range parsed.Decls {
 			ast.Inspect(declaration, func(n ast.Node) bool {
