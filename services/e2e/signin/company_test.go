@@ -43,7 +43,7 @@ server: far
 default: deny
 rules:
   - {name: engineers, match: {tool: safe, groups: [engineering]}, action: allow}
-  - {name: support and security, match: {tool: safe, groups: [support, security]}, action: allow}
+  - {name: support-and-security, match: {tool: safe, groups: [support, security]}, action: allow}
   - {name: finance, match: {tool: safe, groups: [finance]}, action: deny, reason: finance uses the ledger instead}
 `
 
