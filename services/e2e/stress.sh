@@ -44,6 +44,9 @@ changes) # 1000: Change what policy knows of tools N times under load, and check
 coldstart) # 20: Time N times how long the first call of a client takes if its command has to start the mesh.
 	SLUICE_COLD_STARTS=$N tests 30m 'TestStdio_ColdStart$' ./e2e/personal
 	;;
+company) # 300: Let N people of a company sign in, connect their accounts and call a tool, and block one of them.
+	SLUICE_PEOPLE=$N tests 30m 'TestCompany_' ./e2e/signin
+	;;
 edits) # 10000: Make N random edits of each format and undo them, and replace a file 1,000 times while others write it.
 	SLUICE_EDITS=$N tests 30m 'TestRandom_EditsAreUndoneToTheByte$' ./sluice/internal/configedit
 	SLUICE_ROUNDS=1000 tests 10m 'TestReplace_RacesWithAnotherProgram$' ./sluice/internal/atomicfile

@@ -1,6 +1,6 @@
 // An OpenID provider for tests: the package oidc-provider. Its access tokens are JWTs for the requested resource (RFC
-// 8707). A person signs in with any name and any password, and belongs to the group "developers". Clients may register
-// themselves (RFC 7591). The client "ci" with the secret "ci-secret-of-the-tests" may use the grant client_credentials.
+// 8707). A person signs in with any name and any password, and belongs to the group "developers". If the name contains a
+// dot, the person also belongs to the group after the dot: "ana.finance". Clients may register themselves (RFC 7591). The client "ci" with the secret "ci-secret-of-the-tests" may use the grant client_credentials.
 // The client "sluice" is for `sluice login`: its ID tokens contain the groups.
 //
 // The environment variable ACCESS_TOKEN_TTL is the lifetime of access tokens, in seconds. Refresh tokens are replaced
@@ -16,6 +16,7 @@ const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
 const server = createServer().listen(0, '127.0.0.1');
 await once(server, 'listening');
 const url = `http://127.0.0.1:${server.address().port}`;
+const groupsOf = (name) => ['developers', ...name.split('.').slice(1)];
 const provider = new Provider(url, {
   clients: [{
     client_id: 'ci', client_secret: 'ci-secret-of-the-tests', grant_types: ['client_credentials'], response_types: [], redirect_uris: [], scope: 'tools',
@@ -26,7 +27,7 @@ const provider = new Provider(url, {
   claims: { openid: ['sub'], groups: ['groups'] },
   conformIdTokenClaims: false,
   cookies: { keys: ['of the tests'] },
-  extraTokenClaims: () => ({ groups: ['developers'] }),
+  extraTokenClaims: (_context, token) => ({ groups: groupsOf(token.accountId ?? '') }),
   features: {
     clientCredentials: { enabled: true },
     devInteractions: { enabled: true },
@@ -38,7 +39,7 @@ const provider = new Provider(url, {
       useGrantedResource: () => true,
     },
   },
-  findAccount: (_context, id) => ({ accountId: id, claims: () => ({ sub: id, groups: ['developers'] }) }),
+  findAccount: (_context, id) => ({ accountId: id, claims: () => ({ sub: id, groups: groupsOf(id) }) }),
   rotateRefreshToken: true,
   jwks: { keys: [{ ...privateKey.export({ format: 'jwk' }), kid: 'first', use: 'sig', alg: 'RS256' }] },
   scopes: ['openid', 'offline_access', 'groups', 'tools'],

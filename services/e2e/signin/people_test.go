@@ -69,7 +69,7 @@ func personsOf(t *testing.T, ran stack.CommandResult) (people []string) {
 func callers(t *testing.T, mesh *stack.Process) map[string]int {
 	t.Helper()
 	out := make(map[string]int)
-	ran := operate(t, mesh, "decisions", "tail", "-n", "1000", "-o", "json")
+	ran := operate(t, mesh, "decisions", "tail", "-n", "5000", "-o", "json")
 	for _, record := range stack.DecodeOutput[[]struct{ Kind, Subject, Tool string }](t, ran) {
 		if record.Kind == "outcome" && record.Tool == "safe" {
 			out[record.Subject]++

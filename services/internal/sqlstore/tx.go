@@ -20,7 +20,13 @@ type Tx struct {
 	*sql.Tx
 	// Now is the store's time when the transaction began, with a precision of microseconds.
 	Now time.Time
+
+	committed []func()
 }
+
+// OnCommit registers a function that is called after the transaction was committed. The function is not called if the
+// transaction is rolled back, or if it is not known whether it was committed.
+func (tx *Tx) OnCommit(do func()) { tx.committed = append(tx.committed, do) }
 
 // Each calls read for every row of a query. It stops when read returns an error.
 func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string, args ...any) (err error) {
@@ -57,7 +63,7 @@ const (
 
 // Do runs fn in a serializable transaction and commits the transaction if fn returns nil. If there is a queue, Do first
 // waits for earlier transactions. If the transaction conflicts with another one, Do runs fn again, so fn must have no
-// effects outside the transaction. Do returns the error from fn, or [ErrUnavailable] if the store is unavailable or ctx
+// effects outside the transaction, except by [Tx.OnCommit]. Do returns the error from fn, or [ErrUnavailable] if the store is unavailable or ctx
 // is done. A transaction takes at most a minute, even if ctx allows more time.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, d.queue, fn)
@@ -129,7 +135,13 @@ func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Cont
 	if err := fn(ctx, tx); err != nil {
 		return err
 	}
-	return inner.Commit()
+	if err := inner.Commit(); err != nil {
+		return err
+	}
+	for _, do := range tx.committed {
+		do()
+	}
+	return nil
 }
 
 // clock returns the store's time. It does not use the clock of this process, because replicas must agree on which

@@ -156,33 +156,38 @@ func (s *Store) LeaveReplica(ctx context.Context, id string, before time.Duratio
 	})
 }
 
-// version returns the version of the tokens. It returns [ErrLost] if this process has read or written a newer version.
-func (s *Store) version(ctx context.Context, tx *sqlstore.Tx) (version int64, err error) {
-	if err := tx.QueryRowContext(ctx, "SELECT version FROM identity_changes").Scan(&version); err != nil {
-		return 0, err
-	}
+// readVersion returns the version of the tokens.
+func readVersion(ctx context.Context, tx *sqlstore.Tx) (version int64, err error) {
+	err = tx.QueryRowContext(ctx, "SELECT version FROM identity_changes").Scan(&version)
+	return version, err
+}
+
+// see records that this process has read or written a version. It is called only after a commit, because a version that
+// was rolled back never existed.
+func (s *Store) see(version int64) {
 	for {
 		seen := s.seen.Load()
-		if version < seen {
-			return 0, ErrLost
-		}
-		if s.seen.CompareAndSwap(seen, version) {
-			return version, nil
+		if version <= seen || s.seen.CompareAndSwap(seen, version) {
+			return
 		}
 	}
 }
 
 // nextVersion increases the version of the tokens. The version is at least the current time in microseconds, so that no
-// version is used twice, even if the database loses the last changes.
+// version is used twice, even if the database loses the last changes. The transaction must be queued, because otherwise
+// it could see an older version than this process has seen in the meantime. nextVersion returns [ErrLost] if this process
+// has seen a newer version.
 func (s *Store) nextVersion(ctx context.Context, tx *sqlstore.Tx) error {
-	var version int64
-	if err := tx.QueryRowContext(ctx, "SELECT version FROM identity_changes").Scan(&version); err != nil {
+	version, err := readVersion(ctx, tx)
+	if err != nil {
 		return err
 	}
 	if version < s.seen.Load() {
 		return ErrLost
 	}
-	_, err := tx.ExecContext(ctx, "UPDATE identity_changes SET version = $1", max(version+1, sqlstore.Micros(tx.Now)))
+	next := max(version+1, sqlstore.Micros(tx.Now))
+	tx.OnCommit(func() { s.see(next) })
+	_, err = tx.ExecContext(ctx, "UPDATE identity_changes SET version = $1", next)
 	return err
 }
 

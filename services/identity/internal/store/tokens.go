@@ -372,15 +372,27 @@ func (s *Store) UseTokens(ctx context.Context, uses map[string]time.Time) error 
 }
 
 // TokensSince returns all tokens if the version of the store differs from known. Otherwise, it returns only the
-// version. If known is -1, it always returns all tokens.
+// version. If known is -1, it always returns all tokens. It returns [ErrLost] if this process has seen a newer version.
 func (s *Store) TokensSince(ctx context.Context, known int64) (set TokenSet, err error) {
+	seen := s.seen.Load() // before the transaction, which sees no later changes
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if set.Version, err = s.version(ctx, tx); err != nil || set.Version == known {
+		set = TokenSet{}
+		version, err := readVersion(ctx, tx)
+		switch {
+		case err != nil:
 			return err
+		case version < seen:
+			return ErrLost
+		case version == known:
+			set.Version = version
+			return nil
 		}
 		set, err = s.tokenSet(ctx, tx)
 		return err
 	})
+	if err == nil {
+		s.see(set.Version)
+	}
 	return set, err
 }
 
@@ -395,7 +407,7 @@ func (s *Store) Tokens(ctx context.Context) (all []Token, err error) {
 }
 
 func (s *Store) tokenSet(ctx context.Context, tx *sqlstore.Tx) (set TokenSet, err error) {
-	if set.Version, err = s.version(ctx, tx); err != nil {
+	if set.Version, err = readVersion(ctx, tx); err != nil {
 		return TokenSet{}, err
 	}
 	now := sqlstore.Micros(tx.Now)

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/hex"
@@ -13,8 +14,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-mesh/sluice/services/identity/internal/store"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // tokenOf returns a token that expires in an hour. Its times are truncated to microseconds, because the stores do the
@@ -326,6 +329,60 @@ func TestTokensSince_FailsIfTheStoreHasLostChanges(t *testing.T) {
 		}
 		if _, err := open().TokensSince(ctx, -1); err != nil {
 			t.Errorf("after a restart: %v", err)
+		}
+	})
+}
+
+// Callers leave while their changes are being stored, so that some transactions end without a commit. The store does not
+// take this for lost changes.
+func TestCreateToken_CancelledChangesAreNotLost(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s := open()
+		cancelled := 0
+		for i := range 200 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*25*time.Microsecond)
+			_, _, err := s.CreateToken(ctx, tokenOf(fmt.Sprintf("cursor-%d", i), "default", "cursor", fmt.Sprintf("person-%d", i)))
+			if cancel(); err != nil {
+				cancelled++
+			}
+			if errors.Is(err, store.ErrLost) {
+				t.Fatalf("after %d cancelled changes: %v", cancelled, err)
+			}
+		}
+		if cancelled == 0 {
+			t.Fatal("no change was cancelled")
+		}
+		// PostgreSQL may need some time to accept new connections, because the cancelled changes have closed theirs.
+		eventually.Holds(t, "a token can be created", func() bool {
+			_, _, err := s.CreateToken(t.Context(), tokenOf("last", "default", "cursor", "ana"))
+			return err == nil || errors.Is(err, store.ErrTokenExists)
+		})
+		if set, err := s.TokensSince(t.Context(), -1); err != nil || !slices.Contains(namesOf(set.Valid), "last") {
+			t.Errorf("%v, %v", namesOf(set.Valid), err)
+		}
+	})
+}
+
+// Readers and writers of one process use the store at the same time.
+func TestTokensSince_ConcurrentChangesAreNotLost(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() *store.Store) {
+		s := open()
+		var work errgroup.Group
+		for w := range 3 {
+			work.Go(func() error {
+				for i := range 30 {
+					if _, _, err := s.CreateToken(t.Context(), tokenOf(fmt.Sprintf("cursor-%d-%d", w, i), "default", "cursor", fmt.Sprintf("person-%d", w))); err != nil {
+						return err
+					}
+					if _, err := s.TokensSince(t.Context(), 0); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		if err := work.Wait(); err != nil {
+			t.Error(err)
 		}
 	})
 }
