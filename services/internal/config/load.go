@@ -58,7 +58,7 @@ func Parse(path string, raw []byte, env Env) (*File, error) {
 		return nil, err
 	}
 	f := Default()
-	f.path = abs
+	f.path, f.cache = abs, &secretCache{outputs: make(map[string]secretResult)}
 	if err := source.Decode(&f); err != nil {
 		return nil, err
 	}
@@ -116,6 +116,7 @@ func (f *File) setDefaults() {
 	for i := range f.Auth.Issuers {
 		f.Auth.Issuers[i].setDefaults()
 	}
+	f.Secrets.setDefaults()
 	f.addHosts()
 	for name, s := range f.Servers {
 		if s.GRPC != nil && IsAgentService(s.GRPC.Target) {
