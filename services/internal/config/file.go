@@ -78,8 +78,8 @@ type File struct {
 
 	// path is the path of the file. It is empty if no file was read.
 	path string
-	// cache contains the secrets of commands and Vault. It is nil if no file was read.
-	cache *secretCache
+	// sources resolves references to commands and Vault. It is nil if no file was read.
+	sources *secretSources
 	// added contains the tokens that [File.AddToken] has added.
 	added []Token
 	// separateRoles is true if the file sets the address of a service that runs in a separate process.

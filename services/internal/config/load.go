@@ -58,7 +58,7 @@ func Parse(path string, raw []byte, env Env) (*File, error) {
 		return nil, err
 	}
 	f := Default()
-	f.path, f.cache = abs, &secretCache{outputs: make(map[string]secretResult)}
+	f.path = abs
 	if err := source.Decode(&f); err != nil {
 		return nil, err
 	}
@@ -71,6 +71,7 @@ func (f *File) applyEnv(source *strictyaml.Source, env Env) (*File, error) {
 		return nil, err
 	}
 	f.setDefaults()
+	f.sources = newSecretSources(f, env)
 	if err := set.locate(f.problems(), source); err != nil {
 		return nil, err
 	}

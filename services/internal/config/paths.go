@@ -67,8 +67,8 @@ func secretsIn(part reflect.Value) []Secret {
 	switch part.Kind() { //nolint:exhaustive // no other kind of value in the file contains other values
 	case reflect.Struct:
 		for kind, field := range part.Fields() {
-			if kind.Type == reflect.TypeFor[*secretCache]() {
-				continue // it contains no references, and other goroutines may use it
+			if kind.Type == reflect.TypeFor[*secretSources]() {
+				continue // it contains no references
 			}
 			found = append(found, secretsIn(field)...)
 		}

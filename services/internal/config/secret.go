@@ -134,7 +134,7 @@ func resolveReference(f *File, env Env, fromKeychain Keychain, kind, name string
 	case "cmd":
 		return f.commandSecret(name)
 	case "vault":
-		return f.vaultSecret(env, name)
+		return f.vaultSecret(name)
 	case "keychain":
 		if err := keychain.CheckName(name); err != nil {
 			return "", err

@@ -154,56 +154,52 @@ func (s *Secrets) setDefaults() {
 	}
 }
 
-// secretCache contains the secrets that commands and Vault have returned for one configuration. All services in a
-// process share it, so that each command runs once, and the mesh signs in at Vault once. It also contains errors.
-type secretCache struct {
-	mu      sync.Mutex
-	outputs map[string]secretResult // by the name of the command
-
-	vaultOnce sync.Once
-	vault     *vault.Client
-	vaultErr  error // the reason why there is no client
+// secretSources are the commands and the client of Vault for one configuration. All services in a process share them, so
+// that each command runs once, and the mesh signs in at Vault once. Results are kept, also errors.
+type secretSources struct {
+	commands map[string]func() (string, error)
+	vault    func() (*vault.Client, error)
 }
 
-type secretResult struct {
-	secret string
-	err    error
+// newSecretSources returns the sources of a configuration. It runs no command and opens no connection.
+func newSecretSources(f *File, env Env) *secretSources {
+	out := &secretSources{commands: make(map[string]func() (string, error)), vault: sync.OnceValues(func() (*vault.Client, error) { return f.newVaultClient(env) })}
+	for name, c := range f.Secrets.Commands {
+		command := secretcommand.Command{Args: c.Command, Dir: f.Path("."), Timeout: c.Timeout}
+		out.commands[name] = sync.OnceValues(func() (string, error) {
+			secret, err := secretcommand.Run(context.Background(), command)
+			if err != nil {
+				return "", fmt.Errorf("${cmd:%s}: the command of secrets.commands.%s has failed: %w", name, name, err)
+			}
+			return secret, nil
+		})
+	}
+	return out
 }
 
 // commandSecret returns the secret that a command prints.
 func (f *File) commandSecret(name string) (string, error) {
-	c, ok := f.Secrets.Commands[name]
-	if !ok || f.cache == nil {
+	if f.sources == nil || f.sources.commands[name] == nil {
 		return "", fmt.Errorf("${cmd:%s}: there is no such command: add it to secrets.commands", name)
 	}
-	f.cache.mu.Lock()
-	defer f.cache.mu.Unlock()
-	result, ok := f.cache.outputs[name]
-	if !ok {
-		result.secret, result.err = secretcommand.Run(context.Background(), secretcommand.Command{Args: c.Command, Dir: f.Path("."), Timeout: c.Timeout})
-		if result.err != nil {
-			result.err = fmt.Errorf("${cmd:%s}: the command of secrets.commands.%s has failed: %w", name, name, result.err)
-		}
-		f.cache.outputs[name] = result
-	}
-	return result.secret, result.err
+	return f.sources.commands[name]()
 }
 
 // vaultSecret returns the value of a field of a secret in Vault.
-func (f *File) vaultSecret(env Env, text string) (string, error) {
+func (f *File) vaultSecret(text string) (string, error) {
 	ref, err := vault.ParseReference(text)
 	if err != nil {
 		return "", fmt.Errorf("${vault:%s}: %w", text, err)
 	}
-	if f.Secrets.Vault.Address == "" || f.cache == nil {
+	if f.sources == nil || f.Secrets.Vault.Address == "" {
 		return "", fmt.Errorf("${vault:%s}: the configuration names no server: set secrets.vault", text)
 	}
-	f.cache.vaultOnce.Do(func() { f.cache.vault, f.cache.vaultErr = f.newVaultClient(env) })
-	if f.cache.vaultErr != nil {
-		return "", fmt.Errorf("${vault:%s}: %w", text, f.cache.vaultErr)
+	client, err := f.sources.vault()
+	if err != nil {
+		return "", fmt.Errorf("${vault:%s}: %w", text, err)
 	}
-	defer f.cache.vault.Close()
-	value, err := f.cache.vault.Read(context.Background(), ref)
+	defer client.Close()
+	value, err := client.Read(context.Background(), ref)
 	if err != nil {
 		return "", fmt.Errorf("${vault:%s}: %w", text, err)
 	}
