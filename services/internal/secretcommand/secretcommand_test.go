@@ -58,7 +58,7 @@ func TestRun_Errors(t *testing.T) {
 		want    string
 	}{
 		{"fails", shell("echo " + secret + "; echo >&2; echo 'you are not signed in' >&2; echo more >&2; exit 3"), "exit status 3: you are not signed in"},
-		{"escape sequences", shell(`printf '\033]0;x\007bad' >&2; exit 1`), `\x1b`},
+		{"escape sequences", shell(`printf '\033]0;x\007bad' >&2; exit 1`), `\u001b`},
 		{"a long message", shell("head -c 3000 /dev/zero | tr '\\0' x >&2; exit 1"), "xxx…"},
 		{"nothing", shell("echo 'no such item' >&2"), "has printed nothing: no such item"},
 		{"only newlines", shell("echo; echo"), "has printed nothing"},

@@ -18,7 +18,7 @@ import (
 // maxShown is the maximum length, in bytes, of what an error repeats of a response.
 const maxShown = 200
 
-// statusError is a response with another status than 200.
+// statusError is a response with a status other than 200.
 type statusError struct {
 	status int
 	body   []byte

@@ -182,7 +182,7 @@ func TestRead_Errors(t *testing.T) {
 		"redirect":           {token, "kv/moved#token", "is not followed"},
 		"no permission":      {vault.Config{Token: "bad-token"}, "kv/team/github#token", "the token may not read kv/data/team/github"},
 		"another namespace":  {vault.Config{Token: "hvs.x", Namespace: "other"}, "kv/team/github#token", "permission denied"},
-		"wrong credentials":  {login, "kv/team/github#token", `invalid role or secret ID\x1b[2J`},
+		"wrong credentials":  {login, "kv/team/github#token", `invalid role or secret ID\u001b[2J`},
 		"unknown auth mount": {vault.Config{Login: vault.Login{Mount: "none", Body: map[string]string{}}}, "kv/team/github#token", "check the credentials and the mount"},
 	} {
 		t.Run(name, func(t *testing.T) {
