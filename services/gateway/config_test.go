@@ -96,7 +96,7 @@ func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 	}
 	for _, want := range []string{
 		"servers.a: X-One: the environment variable ONE is not set", "servers.a: X-Two: the environment variable TWO is not set", "servers.a: X-Two: the environment variable THREE is not set",
-		"servers.b: FOUR: read the secret: open /none/such", "servers.b: FIVE: it begins like a reference but is not one",
+		"servers.b: FOUR: read the secret: open /none/such", "servers.b: FIVE: ${vault:5}: \"5\" does not name a field of a secret",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error does not name %q:\n%v", want, err)

@@ -30,6 +30,7 @@ const configurationSample = `
 auth:
   tokens: [{name: name, sha256: "HASH", role: agent}]
   issuers: [{name: name, issuer: "https://x", audiences: [x], tenants: {claim: /x, map: {x: x}}, groups: {claim: /x}, agent: {claim: /x}, people: {viewer: [x]}, sign_in: {client_id: y}}]
+secrets: {commands: {name: {command: [x]}}, vault: {address: "https://x", approle: {role_id: x}}}
 servers:
   name: {stdio: {command: [x]}}
   http: {http: {url: "https://x"}, credentials: {as: shared, oauth: {}}}
@@ -110,6 +111,13 @@ func sampleConfiguration(t *testing.T) config.File {
 	if err != nil {
 		t.Fatal(err)
 	}
+	other, err := config.Parse("sluice.yaml", []byte(`secrets: {vault: {address: "https://x", kubernetes: {role: x}}}`), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vault := &f.Secrets.Vault
+	vault.Address, vault.AppRole.RoleID, vault.Kubernetes = "", "", other.Secrets.Vault.Kubernetes
+	vault.Kubernetes.Role = ""
 	server := f.Servers["name"]
 	server.HTTP, server.Credentials, server.GRPC = f.Servers["http"].HTTP, f.Servers["http"].Credentials, f.Servers["grpc"].GRPC
 	f.Auth.Tokens[0].SHA256 = ""

@@ -46,6 +46,8 @@ type File struct {
 	// Roles contains the addresses of services in separate processes, by role, such as `policy`. If an address is set,
 	// `sluice up` refuses the file.
 	Roles map[string]Role `yaml:"roles"`
+	// Secrets says where references of the configuration find secrets.
+	Secrets Secrets `yaml:"secrets"`
 	// Stores configures the databases of the services.
 	Stores Stores `yaml:"stores"`
 	// Approvals configures calls that need a person's approval.
@@ -76,6 +78,8 @@ type File struct {
 
 	// path is the path of the file. It is empty if no file was read.
 	path string
+	// sources resolves references to commands and Vault. It is nil if no file was read.
+	sources *secretSources
 	// added contains the tokens that [File.AddToken] has added.
 	added []Token
 	// separateRoles is true if the file sets the address of a service that runs in a separate process.

@@ -71,6 +71,7 @@ func (f *File) applyEnv(source *strictyaml.Source, env Env) (*File, error) {
 		return nil, err
 	}
 	f.setDefaults()
+	f.sources = newSecretSources(f, env)
 	if err := set.locate(f.problems(), source); err != nil {
 		return nil, err
 	}
@@ -116,6 +117,7 @@ func (f *File) setDefaults() {
 	for i := range f.Auth.Issuers {
 		f.Auth.Issuers[i].setDefaults()
 	}
+	f.Secrets.setDefaults()
 	f.addHosts()
 	for name, s := range f.Servers {
 		if s.GRPC != nil && IsAgentService(s.GRPC.Target) {

@@ -50,6 +50,7 @@ tls: {dir: certs}
 roles:
   policy: {listen: ":7001", addr: "policy.mesh:7001"}
   gateway: {addr: "gateway.mesh:9005"}
+secrets: {commands: {op: {command: [op, read, x], timeout: 5s}}, vault: {address: "https://vault.example.com", namespace: team, ca: ca.pem, kubernetes: {role: sluice}}}
 journal: {sync: always, calls_mib: 128, share: 0.25, arguments: {retention: 48h, mib: 64}}
 session: {idle: 1h, max_per_principal: 7, cap: 3}
 servers:
@@ -83,6 +84,12 @@ func TestLoad_ReadsEveryKey(t *testing.T) {
 		"policy": {Listen: ":7001", Addr: "policy.mesh:7001"}, "gateway": {Listen: ":9005", Addr: "gateway.mesh:9005"},
 		"ratelimit": {Listen: ":9002", Addr: "ratelimit:9002"}, "approval": {Listen: ":9003", Addr: "approval:9003"},
 		"wasmagent": {Listen: ":9004", Addr: "wasmagent:9004"}, "identity": {Listen: ":9006", Addr: "identity:9006"},
+	}
+	want.Secrets = config.Secrets{
+		Commands: map[string]config.SecretCommand{"op": {Command: []string{"op", "read", "x"}, Timeout: 5 * time.Second}},
+		Vault: config.Vault{Address: "https://vault.example.com", Namespace: "team", CA: "ca.pem", Kubernetes: &config.KubernetesAuth{
+			Role: "sluice", TokenFile: "/var/run/secrets/kubernetes.io/serviceaccount/token", Mount: "kubernetes",
+		}},
 	}
 	want.Journal = config.Journal{Sync: "always", CallsMiB: 128, Share: 0.25, Arguments: config.RecordedArguments{Retention: 48 * time.Hour, MiB: 64}}
 	want.Session = config.Session{Idle: time.Hour, MaxPerPrincipal: 7, Cap: 3}

@@ -7,10 +7,13 @@ import (
 )
 
 // SecretPaths returns the absolute paths of the files and directories that only the mesh may read: the configuration
-// file, the keys of the mesh's certificates, and the files to which secrets in the configuration refer. The data
-// directory itself is not included. A path need not exist.
+// file, the keys of the mesh's certificates, the service account's token for Vault, and the files to which secrets in the
+// configuration refer. The data directory itself is not included. A path need not exist.
 func (f *File) SecretPaths() []string {
 	paths := []string{f.path, f.TLS.Dir, f.ListenTLS.Key}
+	if k := f.Secrets.Vault.Kubernetes; k != nil {
+		paths = append(paths, k.TokenFile)
+	}
 	for _, secret := range secretsIn(reflect.ValueOf(f).Elem()) {
 		for _, ref := range referencePattern.FindAllStringSubmatch(string(secret), -1) {
 			if ref[1] == "file" {
@@ -63,7 +66,10 @@ func secretsIn(part reflect.Value) []Secret {
 	var found []Secret
 	switch part.Kind() { //nolint:exhaustive // no other kind of value in the file contains other values
 	case reflect.Struct:
-		for _, field := range part.Fields() {
+		for kind, field := range part.Fields() {
+			if kind.Type == reflect.TypeFor[*secretSources]() {
+				continue // it contains no references
+			}
 			found = append(found, secretsIn(field)...)
 		}
 	case reflect.Pointer:

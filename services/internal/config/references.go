@@ -11,7 +11,7 @@ import (
 
 // unresolvedReference matches a reference in a value that is used verbatim. It does not match shell expressions such as
 // `${name}` and `${env:-default}`.
-var unresolvedReference = regexp.MustCompile(`\$\{(?:env|file|keychain|plain):[A-Za-z_./~][^}]*\}`)
+var unresolvedReference = regexp.MustCompile(`\$\{(?:cmd|env|file|keychain|plain|vault):[A-Za-z_./~][^}]*\}`)
 
 // refuseReference reports a problem if a value that is used verbatim contains a reference. It returns true if the value
 // contains no reference. advice describes what to write instead. REF in advice is replaced with the reference.

@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/keychain"
 )
 
-// referencePattern matches `${env:NAME}`, `${file:PATH}`, `${keychain:SERVER/NAME}` or `${plain:NAME}` anywhere in a
-// value. It also matches a string that only begins like a reference, so that the string is refused. If such a string
+// referencePattern matches references such as `${env:NAME}` anywhere in a value. It also matches a string that only begins like a reference, so that the string is refused. If such a string
 // were used verbatim, a typo would result in a secret that is easy to guess.
 var referencePattern = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
@@ -49,15 +48,37 @@ type Keychain func(entry string) (string, error)
 // Resolve is like [Secret.ResolveWith] for values that may not refer to the keychain.
 func (s Secret) Resolve(f *File, env Env) (string, error) { return s.ResolveWith(f, env, nil) }
 
-// ResolveWith returns the secret with its references replaced. `${env:NAME}` is replaced with the value of the variable,
-// `${file:PATH}` with the content of the file without trailing newlines, `${keychain:SERVER/NAME}` with the result of
-// keychain, and `${plain:NAME}` with the value of a variable that is not secret. If keychain is nil, references to the
-// keychain are errors. The error names every reference that can't be replaced.
+// ResolveWith returns the secret with its references replaced:
+//
+//   - `${env:NAME}`: the value of the environment variable
+//   - `${file:PATH}`: the content of the file without trailing newlines
+//   - `${cmd:NAME}`: the output of the command in [Secrets.Commands], which runs once for each configuration
+//   - `${vault:MOUNT/PATH#FIELD}`: the field of the secret in [Secrets.Vault], which is read once for each configuration
+//   - `${keychain:SERVER/NAME}`: the result of keychain; an error if keychain is nil
+//   - `${plain:NAME}`: the value of an environment variable that is not secret
+//
+// ResolveWith may take a minute for each command, and half a minute for each secret in Vault. The error names every
+// reference that can't be replaced.
 func (s Secret) ResolveWith(f *File, env Env, keychain Keychain) (string, error) {
+	return s.replace(func(kind, name string) (string, error) { return resolveReference(f, env, keychain, kind, name) })
+}
+
+// ResolveLocal is like [Secret.Resolve] but runs no command and calls no server. References that need one are errors.
+func (s Secret) ResolveLocal(f *File, env Env) (string, error) {
+	return s.replace(func(kind, name string) (string, error) {
+		if kind == "cmd" || kind == "vault" {
+			return "", fmt.Errorf("${%s:%s} is resolved only when the mesh starts", kind, name)
+		}
+		return resolveReference(f, env, nil, kind, name)
+	})
+}
+
+// replace returns the secret with each reference replaced by the result of resolve.
+func (s Secret) replace(resolve func(kind, name string) (string, error)) (string, error) {
 	var broken []error
 	out := referencePattern.ReplaceAllStringFunc(string(s), func(ref string) string {
 		parts := referencePattern.FindStringSubmatch(ref)
-		value, err := resolveReference(f, env, keychain, parts[1], parts[2])
+		value, err := resolve(parts[1], parts[2])
 		if err != nil {
 			broken = append(broken, err)
 		}
@@ -110,6 +131,10 @@ func resolveReference(f *File, env Env, fromKeychain Keychain, kind, name string
 			return "", fmt.Errorf("the file %s is empty", f.Path(name))
 		}
 		return value, nil
+	case "cmd":
+		return f.commandSecret(name)
+	case "vault":
+		return f.vaultSecret(name)
 	case "keychain":
 		if err := keychain.CheckName(name); err != nil {
 			return "", err
@@ -119,6 +144,6 @@ func resolveReference(f *File, env Env, fromKeychain Keychain, kind, name string
 		}
 		return fromKeychain(name)
 	default:
-		return "", errors.New("it begins like a reference but is not one: write ${env:NAME}, ${file:PATH}, ${keychain:SERVER/NAME} or, for a value that is not a secret, ${plain:NAME}")
+		return "", errors.New("it begins like a reference but is not one: write ${env:NAME}, ${file:PATH}, ${cmd:NAME}, ${vault:MOUNT/PATH#FIELD}, ${keychain:SERVER/NAME} or, for a value that is not a secret, ${plain:NAME}")
 	}
 }

@@ -55,7 +55,7 @@ func TestSecret_ResolvesReferences(t *testing.T) {
 		!strings.Contains(err.Error(), "variable C") || !strings.Contains(err.Error(), "none") || !strings.Contains(err.Error(), "begins like") {
 		t.Errorf("the error about four references that can't be resolved is %v", err)
 	}
-	const form = "write ${env:NAME}, ${file:PATH}, ${keychain:SERVER/NAME} or, for a value that is not a secret, ${plain:NAME}"
+	const form = "write ${env:NAME}, ${file:PATH}, ${cmd:NAME}, ${vault:MOUNT/PATH#FIELD}, ${keychain:SERVER/NAME} or, for a value that is not a secret, ${plain:NAME}"
 	for secret, want := range map[config.Secret]string{
 		"${env:B}":                 "the environment variable B is not set",
 		"${env:EMPTY}":             "the environment variable EMPTY is not set",
@@ -65,7 +65,9 @@ func TestSecret_ResolvesReferences(t *testing.T) {
 		"${keychain:x}":            "is not the name of a keychain entry",
 		"${keychain:github/../x}":  "is not the name of a keychain entry",
 		"${keychain:github/TOKEN}": "only in env, headers and proxy of servers",
-		"${vault:A}":               form,
+		"${cmd:none}":              "add it to secrets.commands",
+		"${vault:A}":               "does not name a field",
+		"${vault:kv/a#b}":          "set secrets.vault",
 		"${ENV:A}":                 form,
 		"${A}":                     form,
 		"${}":                      form,

@@ -91,6 +91,7 @@ func (f *File) problems() []Problem {
 	f.checkIssuers(p)
 	f.checkGroups(p)
 	f.checkRoles(p)
+	f.Secrets.check(p)
 	f.checkNumbers(p)
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
 		f.Servers[name].check(p, "servers."+name, name)

@@ -122,6 +122,9 @@ func printUses(w io.Writer, f *config.File) {
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
 		line("server", "%s: %s", name, describeServer(f.Servers[name]))
 	}
+	for _, name := range slices.Sorted(maps.Keys(f.Secrets.Commands)) {
+		line("command", "secret %s: runs %s", name, shellWords(f.Secrets.Commands[name].Command...))
+	}
 	if f.PoliciesInStore() {
 		line("policies", "in the store")
 	}
@@ -182,11 +185,11 @@ func withoutQuery(address string) string {
 	return u.Scheme + "://" + u.Host + u.EscapedPath()
 }
 
-// reference matches a reference to a variable or a file, such as ${env:NAME}.
+// reference matches a reference, such as ${env:NAME}.
 var reference = regexp.MustCompile(`\$\{([a-z]+):([^}]*)\}`)
 
-// referencesOf returns the addresses with a scheme in a configuration. It also returns the variables and files to which
-// the configuration refers. Both results are sorted.
+// referencesOf returns the addresses with a scheme in a configuration. It also returns the variables, files and other
+// sources of secrets to which the configuration refers. Both results are sorted.
 func referencesOf(f *config.File) (addresses, secrets []string) {
 	forEachString(reflect.ValueOf(*f), func(text string) {
 		for _, found := range reference.FindAllStringSubmatch(text, -1) {

@@ -194,7 +194,7 @@ func Existing(f *config.File, env config.Env) []Server {
 	settings := func(values map[string]config.Secret) []Setting {
 		var out []Setting
 		for _, name := range sortedKeys(values) {
-			value, err := values[name].Resolve(f, env)
+			value, err := values[name].ResolveLocal(f, env)
 			if err != nil {
 				value = ""
 			}
