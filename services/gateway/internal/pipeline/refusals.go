@@ -34,8 +34,8 @@ const (
 )
 
 // refusalCounter counts the refusals of each principal. A refusal that is recorded individually is also charged to
-// every principal in the caller's delegation chain, and to the persons for whom they work. A refusalCounter is safe for
-// concurrent use.
+// every principal in the caller's delegation chain, and to the people for whom these principals work. A refusalCounter
+// is safe for concurrent use.
 type refusalCounter struct {
 	mu      sync.Mutex
 	windows map[offender]*window
@@ -54,8 +54,8 @@ func newRefusalCounter() refusalCounter {
 	return refusalCounter{windows: make(map[offender]*window), groups: make(map[group]*window)}
 }
 
-// charged is a window to which a refusal is charged. times is the factor by which the quota of the window's group
-// exceeds the quota of one principal.
+// charged is a window to which a refusal is charged. The quota of the window's group is times as high as the quota of
+// one principal.
 type charged struct {
 	*window
 
