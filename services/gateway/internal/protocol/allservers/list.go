@@ -81,8 +81,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 		if !s.Allowed.MayCall {
 			continue
 		}
-		// A list that is requested from the servers page by page counts when it is sent to each server. Any other request
-		// counts here, once for each server.
+		// Other requests are counted here, once for each server. A list that needs requests to the servers is counted later,
+		// for each page.
 		if aggregate.FieldOf(x.Message.Method) == "" {
 			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
@@ -132,7 +132,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, noCursor())
 	}
 	now := x.ListState(ctx)
-	// From this time, the client is notified only of changes after this list.
+	// Later, the client is notified only of changes after this list.
 	x.Session.Members.UpdateListState(func(before string) string { return aggregate.MarkToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {

@@ -44,7 +44,7 @@ type message struct {
 	// paramHeaders are the headers in which the call must repeat some of its arguments.
 	paramHeaders []upstream.Header
 	// takesTasks is true if the client accepts a task as an answer. declaresTasks is true if the gateway declares to the
-	// server that the client accepts tasks. becomesTask is true if this call becomes a task if it has to wait for an
+	// server that the client accepts tasks. becomesTask is true if this call becomes a task when it has to wait for an
 	// approval.
 	takesTasks, declaresTasks, becomesTask bool
 	roundTrip                              roundTrip
@@ -87,8 +87,8 @@ func (x statelessOne) connect(sess *session.Session) {
 	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), nil)
 }
 
-// hasManyClients returns false if the server uses sessions. A session has only one client, because its capabilities are
-// declared only once.
+// hasManyClients returns false if the server uses sessions. A session has only one client, because the client's
+// capabilities are declared only when the session is opened.
 func (x statelessOne) hasManyClients() bool { return !x.translates }
 
 type statelessAll struct{ *message }
