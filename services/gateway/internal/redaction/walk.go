@@ -27,8 +27,8 @@ type walker struct {
 	search *detect.Search
 	part   part
 	dec    *jsontext.Decoder
-	// inString is true while the walker searches JSON that is the content of a string. stringDepth is the number of strings that
-	// enclose that JSON.
+	// inString is true while the walker searches JSON that is the content of a string. stringDepth is the number of
+	// strings that enclose that JSON.
 	inString    bool
 	stringDepth int
 	// location contains the steps from the root to the current value.

@@ -121,8 +121,8 @@ func (m *model) settle(t *rapid.T) {
 	}
 }
 
-// unitsIn returns the number of units that were taken from the limit's bucket in a closed period. The period ends at the
-// given time and has the length of the limit's window.
+// unitsIn returns the number of units that were taken from the limit's bucket in a closed period. The period ends at
+// the given time and has the length of the limit's window.
 func (m *model) unitsIn(l store.Limit, end time.Duration) int64 {
 	var sum int64
 	for _, u := range m.taken[l.Bucket] {

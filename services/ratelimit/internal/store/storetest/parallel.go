@@ -70,7 +70,7 @@ var parallelCases = []testCase{
 	{name: "parallel reservations of overlapping limits in any order end, all or nothing", run: overlapping},
 }
 
-// concurrently calls the given function n times concurrently and waits for all calls.
+// concurrently calls the given function n times in parallel and waits for all calls.
 func (f *fixture) concurrently(n int, do func(i int)) {
 	var all sync.WaitGroup
 	start := make(chan struct{})
