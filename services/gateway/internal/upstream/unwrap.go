@@ -95,8 +95,8 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 // because the search needs several copies of the result.
 const maxHidden = 1 << 20
 
-// hiddenError returns the text of a result if it is the only content of the result and is itself a result that reports
-// an error. Otherwise, it returns nil.
+// hiddenError returns the text of a result if the text is the only content of the result, and is itself a result that
+// reports an error. Otherwise, it returns nil.
 func hiddenError(a *jsonrpc.Answer) []byte {
 	var outer struct {
 		Content []struct {

@@ -30,10 +30,9 @@ const (
 	measureShare = 4
 	// smallDrop is the minimum decrease in free space, in bytes, that causes an early measurement.
 	smallDrop = 4 << 20
-	// A file system is short of space if its free space is less than shortMost bytes and less than 1/shortShare of its
-	// size.
+	// A file system is short of space if its free space is less than shortBytes and less than 1/shortShare of its size.
 	shortShare = 20
-	shortMost  = 1 << 30
+	shortBytes = 1 << 30
 )
 
 var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d levels", maxDepth)
@@ -151,7 +150,7 @@ func space(dir string) (free int64, short bool) {
 	}
 	size := int64(st.Bsize) //nolint:unconvert // the type of Bsize differs on other systems
 	bytes, all := int64(st.Bavail)*size, int64(st.Blocks)*size
-	short = bytes < min(all/shortShare, shortMost) || st.Files > 0 && st.Ffree < st.Files/shortShare
+	short = bytes < min(all/shortShare, shortBytes) || st.Files > 0 && st.Ffree < st.Files/shortShare
 	if st.Files > 0 {
 		bytes = min(bytes, 1<<50) + int64(min(st.Ffree, 1<<38))*fileCost
 	}
