@@ -175,7 +175,7 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 			return err
 		}
 		name, object := key.String(), dec.PeekKind() == '{'
-		var below []Binding
+		var deeper []Binding
 		var here string
 		for _, b := range bindings {
 			switch {
@@ -183,7 +183,7 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 			case len(b.Path) == depth+1:
 				here = b.Header
 			default:
-				below = append(below, b)
+				deeper = append(deeper, b)
 			}
 		}
 		if here != "" && (object || dec.PeekKind() == '[') {
@@ -197,8 +197,8 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 				return err
 			}
 			found[here] = value.Clone()
-		case below != nil && object:
-			err = collectArguments(dec, below, depth+1, found)
+		case deeper != nil && object:
+			err = collectArguments(dec, deeper, depth+1, found)
 		default:
 			err = dec.SkipValue()
 		}
