@@ -258,9 +258,9 @@ func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 	}
 }
 
-// discover responds to server/discover with the server's revisions and the capabilities that the caller may use. If no
-// rule can allow the caller to call the server, or if a person has to sign in at the server first, the response is
-// based on the gateway's own discovery.
+// discover responds to server/discover with the server's revisions and the capabilities that the caller may use. The
+// response is based on the gateway's own discovery if no rule can allow the caller to call the server, or if a person
+// has to sign in at the server first.
 func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()
