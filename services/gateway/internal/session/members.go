@@ -11,7 +11,7 @@ import (
 // Members contains the member sessions of an aggregate session. There is one member session for each server that the
 // client has used. It is safe for concurrent use. The exported fields must not be changed.
 type Members struct {
-	// Abilities are the capabilities that the client declares. They include those that the gateway does not declare to
+	// Abilities are the capabilities that the client declares, including capabilities that the gateway does not declare to
 	// servers because the policy denies them.
 	Abilities []mcp.Ability
 	// Opened notifies its waiters when a member session is opened.

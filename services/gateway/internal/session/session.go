@@ -58,9 +58,9 @@ type Config struct {
 type Key struct {
 	principal.Key
 
-	// Person is the person for whom the owner works, or the zero key if no person is known. The field is part of the key,
-	// because two tokens with the same subject can have different owners, and a session can use its owner's account at the
-	// server.
+	// Person is the person for whom the owner works, or the zero key if no person is known. A session can use this
+	// person's account at the server. Therefore, tokens with the same subject but different persons have different
+	// sessions.
 	Person principal.Key
 	// Server is the configured name of the server. It is empty for an aggregate session.
 	Server string
@@ -231,10 +231,10 @@ func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	}, nil
 }
 
-// Add opens a session. If one of the session's accounts is full, Add first closes a session of that account. It chooses
-// the session that has been idle for the longest time and has no request in flight, but never a session of a principal
-// that has created the caller. A member session counts as part of its aggregate session, which must be open. Add
-// returns [ErrTooMany] or [ErrUnknown].
+// Add opens a session. If one of the session's accounts is full, Add first closes the session of that account that has
+// been idle for the longest time. It never closes a session with a request in flight, or a session of a principal that
+// has created the caller. A member session counts as part of its aggregate session, which must be open. Add returns
+// [ErrTooMany] or [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
