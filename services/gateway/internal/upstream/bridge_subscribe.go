@@ -146,8 +146,8 @@ func (b *stateless) wanted(uri string) bool {
 	return false
 }
 
-// subscribeTimeout limits how long it takes to subscribe to all resources of one listener. unsubscribeTimeout limits
-// how long it takes to unsubscribe from them.
+// subscribeTimeout is the timeout for subscribing to all resources of one listener. unsubscribeTimeout is the timeout
+// for unsubscribing from them.
 const (
 	subscribeTimeout   = 30 * time.Second
 	unsubscribeTimeout = 5 * time.Second

@@ -59,13 +59,13 @@ type personTransport struct {
 	stop context.CancelFunc
 	// idle closes the transport after idlePeriod. It is nil if there has always been a session.
 	idle *time.Timer
-	// sessions is the number of sessions that are open or are being opened. idleSince is the time since which there are
-	// none.
+	// sessions is the number of sessions that are open or are being opened. idleSince is the time at which this number
+	// last became zero.
 	sessions  int
 	idleSince time.Time
 }
 
-// EachPerson returns a transport to a server at which each person uses their own account. connect returns a transport
+// EachPerson returns a transport to a server at which each person uses a separate account. connect returns a transport
 // that uses the account of the given person. discovery is the transport with which the gateway itself lists the
 // server's tools. It uses an account that belongs to no person.
 func EachPerson(discovery Transport, connect func(person principal.Key) (Transport, error)) Transport {

@@ -250,10 +250,10 @@ func texts(out schema, rule string, v protoreflect.Value) {
 			out["minLength"] = least
 		}
 	case "max_len":
-		if most := v.Uint(); base64ed {
-			out["maxLength"] = base64.StdEncoding.EncodedLen(int(min(most, math.MaxInt32)))
+		if maxLength := v.Uint(); base64ed {
+			out["maxLength"] = base64.StdEncoding.EncodedLen(int(min(maxLength, math.MaxInt32)))
 		} else {
-			out["maxLength"] = most
+			out["maxLength"] = maxLength
 		}
 	case "max_bytes": // a character has at least one byte
 		if out["maxLength"] == nil {

@@ -68,13 +68,13 @@ func (d *disk) check(now time.Time, group *proclimit.Group) error {
 		return nil
 	}
 	free, _ := space(d.dir)
-	most := d.server.cfg.Limits.Disk
-	if dropped := d.free - free; now.Before(d.next) && dropped < max((most-d.used)/2, smallDrop) {
+	maxBytes := d.server.cfg.Limits.Disk
+	if dropped := d.free - free; now.Before(d.next) && dropped < max((maxBytes-d.used)/2, smallDrop) {
 		return nil
 	}
 	var err error
-	d.used, err = measure(d.dir, most)
-	if err == nil && d.used <= most {
+	d.used, err = measure(d.dir, maxBytes)
+	if err == nil && d.used <= maxBytes {
 		d.used += deletedSize(d.dir, group)
 	}
 	d.free = free
@@ -85,12 +85,12 @@ func (d *disk) check(now time.Time, group *proclimit.Group) error {
 
 // limitError returns the limit error for the last measurement, or nil if the directory is within its limit.
 func (d *disk) limitError(err error) error {
-	most := d.server.cfg.Limits.Disk
+	maxBytes := d.server.cfg.Limits.Disk
 	switch {
 	case isCausedByProgram(err):
 		return d.server.limitError("disk", fmt.Sprintf("the size of %s can't be measured: %v", d.label, withoutPath(err)))
-	case d.used > most:
-		return d.server.limitError("disk", fmt.Sprintf("%s reached its limit of %d MiB, or %d files", d.label, most>>20, most/fileCost))
+	case d.used > maxBytes:
+		return d.server.limitError("disk", fmt.Sprintf("%s reached its limit of %d MiB, or %d files", d.label, maxBytes>>20, maxBytes/fileCost))
 	}
 	return nil
 }
@@ -289,7 +289,7 @@ func deletedSize(dir string, group *proclimit.Group) (used int64) {
 	if unix.Stat(dir, &folder) != nil {
 		return 0
 	}
-	const most = 4096
+	const maxNames = 4096
 	counted := make(map[uint64]struct{})
 	for _, pid := range group.PIDs() {
 		fds := filepath.Join("/proc", strconv.Itoa(pid), "fd")
@@ -297,7 +297,7 @@ func deletedSize(dir string, group *proclimit.Group) (used int64) {
 		if err != nil {
 			continue
 		}
-		names, _ := open.Readdirnames(most)
+		names, _ := open.Readdirnames(maxNames)
 		_ = open.Close()
 		for _, name := range names {
 			var st unix.Stat_t

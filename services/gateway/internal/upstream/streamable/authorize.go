@@ -48,10 +48,10 @@ func (s *Transport) hide(token string) {
 	}
 }
 
-// send sends a request, with an access token if the server requires OAuth. If the server refuses the token, it has not
-// executed the request. Then send replaces the token and sends the request once more, unless once is true. The first
-// attempt counts as sent, whatever the result of the second one. If signedIn is not nil, send uses only tokens of this
-// connection. The other parameters are those of [httpclient.Client.SendWhen].
+// send sends a request, with an access token if the server requires OAuth. If the server refuses the token, the server
+// has not executed the request. In this case, send replaces the token and sends the request once more, unless once is
+// true. The first attempt counts as sent, even if the second one fails. If signedIn is not nil, send uses only tokens
+// of this connection. The other parameters are those of [httpclient.Client.SendWhen].
 func (s *Transport) send(ctx context.Context, signedIn *accesstoken.Connection, once bool, begin func() error, head *httpclient.Head, fields []httpclient.Field, body []byte) (*http.Response, error) {
 	if s.tokens == nil {
 		return s.client.SendWhen(ctx, begin, head, fields, body)

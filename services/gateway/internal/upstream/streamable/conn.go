@@ -27,8 +27,8 @@ var (
 	// errForgotten means that the server has responded to a request in a session with status 404. This means that the
 	// server has ended the session and has not read the request (MCP 2025-11-25, Session Management).
 	errForgotten = errors.New("the server no longer knows the session")
-	// errDoubtful means that the server has responded to a request in a session without a usable answer, and with a status
-	// that some servers use for an unknown session.
+	// errDoubtful means that the server's response in a session contains no usable answer, and has a status that some
+	// servers use for an unknown session.
 	errDoubtful = errors.New("the server may no longer know the session")
 	errSession  = errors.New("the server's session id is too long, or contains a character that MCP does not allow")
 )
@@ -46,7 +46,7 @@ type conn struct {
 	probed time.Time
 	// listened is true if the server has opened a stream for the session.
 	listened atomic.Bool
-	// unwatch ends the wait for the end of the sign-in with which the session was opened.
+	// unwatch stops watching whether the session's sign-in has ended.
 	unwatch func() bool
 }
 

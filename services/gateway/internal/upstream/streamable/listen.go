@@ -118,7 +118,7 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// minWait and maxWait limit the delay before a stream is resumed, which is the server's retry time. minRetry is the
+// minWait and maxWait limit the delay before a stream is resumed. The server can set this delay. minRetry is the
 // minimum retry time that is forwarded to clients.
 const (
 	minWait  = 100 * time.Millisecond
