@@ -79,7 +79,6 @@ func withCost(cost int64, l store.Limit) store.Limit {
 	return l
 }
 
-// reserve reserves units of limits with a new key.
 func (f *fixture) reserve(limits ...store.Limit) store.Result {
 	f.Helper()
 	f.calls++
