@@ -54,12 +54,12 @@ func newRefusalCounter() refusalCounter {
 	return refusalCounter{windows: make(map[offender]*window), groups: make(map[group]*window)}
 }
 
-// charged is a window to which a refusal is charged. The quota of the window's group is times as high as the quota of
-// one principal.
+// charged is a window to which a refusal is charged. The quota of the window's group is factor times the quota of one
+// principal.
 type charged struct {
 	*window
 
-	times int
+	factor int
 }
 
 // charge charges a refusal to the groups of all its principals. If the quota of one of these groups is used up, charge
@@ -71,7 +71,7 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 		all = a.appendWindows(all, &rec.Chain[i], rec, now)
 	}
 	for _, c := range all {
-		if c.recorded >= c.times*maxRefusals || c.bytes >= c.times*maxBytes {
+		if c.recorded >= c.factor*maxRefusals || c.bytes >= c.factor*maxBytes {
 			return false
 		}
 	}
@@ -95,12 +95,12 @@ func (a *refusalCounter) appendWindows(list []charged, p *journal.Principal, rec
 			s = s.next(now)
 			a.groups[g] = s
 		}
-		times := 1
+		factor := 1
 		if g.person {
-			times = quota.PersonFactor
+			factor = quota.PersonFactor
 		}
 		if !slices.ContainsFunc(list, func(c charged) bool { return c.window == s }) {
-			list = append(list, charged{s, times})
+			list = append(list, charged{s, factor})
 		}
 	}
 	return list

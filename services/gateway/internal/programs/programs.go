@@ -62,7 +62,7 @@ func System() []string {
 		if err != nil || isBelow(real, "/etc") {
 			continue
 		}
-		if found[real] = true; !isShared(filepath.Dir(real), "") { // a program that can write to the directory could replace the file
+		if found[real] = true; !isShared(filepath.Dir(real), "") { // otherwise, the file could be replaced
 			found[filepath.Dir(real)] = true
 		}
 	}

@@ -33,8 +33,8 @@ type Protocol interface {
 	// Restore replaces values that the gateway has translated for the client with the server's original values. Task ids
 	// are an example.
 	Restore(ctx context.Context) *refusal.Refusal
-	// MemberKey determines the revision in which the gateway sends the message to its server. It returns the key of the
-	// client's session with that server among the member sessions.
+	// MemberKey determines the revision in which the gateway sends the message to its server. It returns the key with
+	// which the client's session with that server is stored.
 	MemberKey(ctx context.Context, access visibility.Access) (member string, refused *refusal.Refusal)
 	// OpenMember prepares a new member session. The session is opened at the server later.
 	OpenMember(sess *session.Session, access visibility.Access)

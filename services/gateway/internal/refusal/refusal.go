@@ -77,7 +77,7 @@ type Approval struct {
 	DeniedUntil time.Time
 }
 
-// Retryable reports whether the same call can succeed later without a change by a person.
+// Retryable reports whether the same call can succeed later even if no person changes anything.
 func (r *Refusal) Retryable() bool {
 	if r.Permanent {
 		return false

@@ -316,7 +316,7 @@ func (s *Store) Find(id, owner string) *Task {
 	return nil
 }
 
-// IsAwaited reports whether any task, except the task excluded, waits for the approval.
+// IsAwaited reports whether a task waits for the approval. It ignores the task excluded.
 func (s *Store) IsAwaited(approval string, excluded *Task) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

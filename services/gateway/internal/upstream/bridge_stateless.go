@@ -21,7 +21,7 @@ import (
 
 const (
 	// parkedFor is how long a request waits for the client to repeat it with responses to the server's requests. maxParked
-	// is the maximum number of one client's requests at one server that wait for the client.
+	// is the maximum number of such requests of one client at one server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
 	// gatherTime is how long the bridge waits for further requests from the server after it has received one.

@@ -132,7 +132,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, noCursor())
 	}
 	now := x.ListState(ctx)
-	// Later, the client is notified only of changes after this list.
+	// From now on, the client is notified only of changes after this list.
 	x.Session.Members.UpdateListState(func(before string) string { return aggregate.MarkToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {

@@ -103,8 +103,8 @@ func (s *Transport) connection(ctx context.Context) (*accesstoken.Connection, er
 	return signedIn, nil
 }
 
-// sendLast sends the request that ends a session, which has no body. If there is no valid access token any more, the
-// request contains the last access token, because the server would otherwise keep the session.
+// sendLast sends the request that ends a session. This request has no body. If there is no valid access token any more,
+// the request contains the last access token, because the server would otherwise keep the session.
 func (s *Transport) sendLast(ctx context.Context, signedIn *accesstoken.Connection, head *httpclient.Head, fields []httpclient.Field) (*http.Response, error) {
 	if s.tokens == nil || signedIn == nil {
 		return s.send(ctx, nil, true, nil, head, fields, nil)
