@@ -144,8 +144,8 @@ func (s *Service) ResetBucket(ctx context.Context, req *ratelimitv1.ResetBucketR
 	return &ratelimitv1.ResetBucketResponse{}, nil
 }
 
-// tenantName returns the name of a key or a bucket with the caller's tenant as a prefix, so that callers can use only
-// the keys and buckets of their own tenant. The name of a tenant contains no slash.
+// tenantName returns the name of a key or a bucket with the caller's tenant as a prefix. Because of the prefix, callers
+// can use only the keys and buckets of their own tenant. The name of a tenant contains no slash.
 func tenantName(ctx context.Context, name string) string {
 	return authn.CallerOf(ctx).Tenant() + "/" + name
 }
@@ -174,7 +174,7 @@ func unpack(ctx context.Context, limits []*ratelimitv1.Limit) ([]store.Limit, er
 		if l.GetKind() != ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW {
 			return nil, fmt.Errorf("limit %d: %w", i, errUnsupported)
 		}
-		most, err := strconv.ParseInt(l.GetMax(), 10, 64)
+		maxUnits, err := strconv.ParseInt(l.GetMax(), 10, 64)
 		if err != nil {
 			return nil, fmt.Errorf("limit %d: max must be a whole number of at most 63 bits, is %q: %w", i, l.GetMax(), store.ErrInvalid)
 		}
@@ -182,7 +182,7 @@ func unpack(ctx context.Context, limits []*ratelimitv1.Limit) ([]store.Limit, er
 		if err != nil {
 			return nil, fmt.Errorf("limit %d: cost must be a whole number of at most 63 bits, is %q: %w", i, l.GetCost(), store.ErrInvalid)
 		}
-		out[i] = store.Limit{Bucket: tenantName(ctx, l.GetBucket()), Max: most, Window: l.GetWindow().AsDuration(), Cost: cost}
+		out[i] = store.Limit{Bucket: tenantName(ctx, l.GetBucket()), Max: maxUnits, Window: l.GetWindow().AsDuration(), Cost: cost}
 	}
 	return out, nil
 }

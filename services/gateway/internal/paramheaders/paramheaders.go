@@ -1,5 +1,5 @@
-// Package paramheaders finds those arguments of a tool that calls must repeat in HTTP headers (MCP 2026-07-28,
-// Transports, Custom Headers from Tool Parameters). The schemas of these arguments have a member `x-mcp-header`.
+// Package paramheaders finds the arguments that a tool call must repeat in HTTP headers (MCP 2026-07-28, Transports,
+// Custom Headers from Tool Parameters). The tool's schema marks each of these arguments with the member `x-mcp-header`.
 package paramheaders
 
 import (
@@ -23,8 +23,8 @@ const headerPrefix = "Mcp-Param-"
 const (
 	// annotation is the member of an argument's schema that contains the name of a header.
 	annotation = "x-mcp-header"
-	// maxDepth is the maximum depth of an annotated property in a schema. maxBindings is the maximum number of headers for
-	// one tool. Both limits are necessary because the size of a request's head is limited.
+	// maxDepth is the maximum depth of the properties in a schema with annotations. maxBindings is the maximum number of
+	// headers for one tool, because the size of a request's head is limited.
 	maxDepth    = 16
 	maxBindings = 64
 	// maxValue limits the length of a header value that the gateway adds for a client, in bytes. The limit is necessary
@@ -102,10 +102,10 @@ func isToken(text string) bool {
 	})
 }
 
-// Headers returns the headers that the gateway must send with a call. arguments is a raw object or empty. given()
-// returns the value of a header that the client has sent with the call, or "". If one of these values does not match
-// its argument, Headers returns an error that wraps [ErrMismatch].
-func Headers(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
+// Headers returns the headers that the gateway must send with a call. arguments is a raw JSON object or empty.
+// clientHeader returns the value of a header in the client's request, or "". If a value does not match its argument,
+// Headers returns an error that wraps [ErrMismatch].
+func Headers(arguments []byte, bindings []Binding, clientHeader func(header string) string) (out []upstream.Header, err error) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func Headers(arguments []byte, bindings []Binding, given func(header string) str
 		if err != nil {
 			return nil, err
 		}
-		field := given(b.Header)
+		field := clientHeader(b.Header)
 		text, ok := mcp.DecodeHeader(field)
 		same := text == value || argument.Kind() == '0' && sameNumber(text, value)
 		switch {
@@ -148,7 +148,7 @@ func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header
 	return out
 }
 
-// argumentValues returns the values of the arguments that headers must repeat, by header name.
+// argumentValues returns the arguments that headers must repeat. The keys of the map are the names of the headers.
 func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.Value, error) {
 	if len(bindings) == 0 || len(arguments) == 0 {
 		return nil, nil //nolint:nilnil // no arguments is a valid result
@@ -175,7 +175,7 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 			return err
 		}
 		name, object := key.String(), dec.PeekKind() == '{'
-		var below []Binding
+		var deeper []Binding
 		var here string
 		for _, b := range bindings {
 			switch {
@@ -183,11 +183,11 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 			case len(b.Path) == depth+1:
 				here = b.Header
 			default:
-				below = append(below, b)
+				deeper = append(deeper, b)
 			}
 		}
 		if here != "" && (object || dec.PeekKind() == '[') {
-			found[here] = jsontext.Value("{}") // value refuses an object, so the call is refused
+			found[here] = jsontext.Value("{}") // Binding.value refuses an object, so the call is refused
 			here = ""
 		}
 		switch {
@@ -197,8 +197,8 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 				return err
 			}
 			found[here] = value.Clone()
-		case below != nil && object:
-			err = collectArguments(dec, below, depth+1, found)
+		case deeper != nil && object:
+			err = collectArguments(dec, deeper, depth+1, found)
 		default:
 			err = dec.SkipValue()
 		}

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// Some messages are allowed without a policy rule. maxExempt limits how many such messages a principal and the agents
-	// that it has created may send in a minute. maxExemptBytes limits the total size of these messages, in bytes. All
-	// principals of one person together may send four times as much.
+	// Some messages are allowed without a policy rule. In a minute, a principal and the agents that it has created may
+	// together send maxExempt such messages with a total size of maxExemptBytes. All principals of one person together may
+	// send four times as much.
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
 	// maxKinds limits how many combinations of server and method are counted separately for one principal in a minute.
@@ -78,8 +78,7 @@ func (c *exemptCounter) begin(now time.Time) {
 	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxExempt)), quota.NewTally("bytes of messages in this minute", quota.For(maxExemptBytes))
 }
 
-// minute contains the counts of one principal's messages in the current minute. The counts stay there until they are
-// recorded.
+// minute contains the counts of one principal's messages in the current minute, until the counts are recorded.
 type minute struct {
 	since time.Time
 	// kinds contains the records to write. counted is the time of the first message in these records.

@@ -187,9 +187,9 @@ func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline
 	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: maxTimeout > timeout}
 }
 
-// Prepare returns the request that the gateway sends to the server for an evaluated message. The message is unchanged,
-// with three exceptions. This project's keys in `_meta` are removed, the client's trace context is replaced with the
-// gateway's, and the client's capabilities are replaced with the given ones unless these are nil.
+// Prepare returns the request that the gateway sends to the server for an evaluated message. It removes this project's
+// keys from `_meta` and replaces the client's trace context with the gateway's. If capabilities is not nil, it also
+// replaces the client's capabilities. Everything else is unchanged.
 func Prepare(m *jsonrpc.Message, span trace.SpanContext, capabilities []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry jsonrpc.Trace

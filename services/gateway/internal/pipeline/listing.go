@@ -12,10 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 )
 
-// judge asks the policy service to evaluate a call. The service may deny the call because it does not accept the
-// definition of the called tool. If the gateway itself has never listed the server's tools, judge then lists them and
-// asks the policy service again. If the tools cannot be listed, judge refuses the call for that reason, because the
-// gateway does not know whether the definition is accepted.
+// judge asks the policy service to evaluate a call. The service may deny the call because of the tool's definition. If
+// the gateway has never listed the server's tools, judge then lists them and asks the service again. If the tools
+// cannot be listed, judge refuses the call, because the gateway does not know whether the definition is accepted.
 func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	a, refused := p.judgeDefinition(ctx, a)
 	if refused != nil || a.Tools == nil || a.Decision.GetHidden() || a.Decision.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {

@@ -85,7 +85,7 @@ func (p *Pipeline) Drain() { p.approvals.Drain() }
 func (p *Pipeline) IsMiscounting() bool { return p.attempts.IsMiscounting() }
 
 // Stop cancels all calls that were sent to servers, and all later calls. The journal records their outcomes as unknown,
-// and the callers receive answers. Stop returns before this has happened.
+// and the callers receive answers. Stop does not wait for the calls to end.
 func (p *Pipeline) Stop() {
 	p.approvals.Stop()
 	p.stop()
@@ -112,11 +112,11 @@ func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, appr
 	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
-// Replay reports the outcomes of the given calls to the approval service. These are the calls whose outcomes had not
-// been reported when the gateway last stopped. Replay retries until the service answers or ctx is cancelled. The
-// pipeline can execute calls while Replay is running.
-func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
-	return p.approvals.Replay(ctx, left)
+// Replay reports the outcomes of calls to the approval service. The calls are those whose outcomes had not been
+// reported when the gateway last stopped. Replay retries until the service answers or ctx is cancelled. The pipeline
+// can execute calls while Replay is running.
+func (p *Pipeline) Replay(ctx context.Context, calls []approvals.OpenCall) error {
+	return p.approvals.Replay(ctx, calls)
 }
 
 // Result is the result of a call. Exactly one of Answer and Refusal is set.
@@ -142,8 +142,7 @@ type Result struct {
 }
 
 // Do executes a call. The caller must not modify the call after passing it to Do. Do returns when the call has ended,
-// even if ctx is cancelled earlier, because in MCP revisions with sessions, a call continues when its client
-// disconnects.
+// even if ctx is cancelled earlier. In MCP revisions with sessions, a call continues when its client disconnects.
 func (p *Pipeline) Do(ctx context.Context, call *attempt.Call) Result {
 	// callerCtx is cancelled when the caller disconnects. The call itself continues.
 	callerCtx := ctx
@@ -173,8 +172,8 @@ func (p *Pipeline) Do(ctx context.Context, call *attempt.Call) Result {
 }
 
 // admit asks the policy service to evaluate a call, requests an approval if the policy requires one, and reserves
-// limits. If the principal has had so many refusals that the gateway no longer records them individually, admit first
-// waits until no other call of the principal is being evaluated.
+// limits. If the principal's refusals are no longer recorded individually, admit first waits until no other call of the
+// principal is being evaluated.
 func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -223,8 +222,8 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 	return Result{Refusal: refused, ID: refused.ID, Decision: a.Decision, Held: a.HeldFor}
 }
 
-// reportObserved counts a call that would have had a different result if the whole policy were enforced, including
-// rules that are only recorded (mode: observe). It also adds that result to the call's span.
+// reportObserved counts a call that would have had a different result if the rules with mode: observe were enforced. It
+// also adds that result to the call's span.
 func (p *Pipeline) reportObserved(ctx context.Context, a attempt.Attempt) {
 	if would := a.Observed(); would != (journal.Observed{}) {
 		spans.Observed(trace.SpanFromContext(ctx), would)

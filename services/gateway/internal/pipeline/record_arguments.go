@@ -21,13 +21,13 @@ func (p *Pipeline) recordArguments(ctx context.Context, a attempt.Attempt) (atte
 	if err != nil {
 		return a, err
 	}
-	given := a.Message.Arguments.Of(a.Message.Raw)
-	a.Recorded = &journal.Recorded{Digest: stored.Digest, Place: stored.Place, Bytes: int64(len(recorded)), IsRedacted: !bytes.Equal(recorded, given)}
+	original := a.Message.Arguments.Of(a.Message.Raw)
+	a.Recorded = &journal.Recorded{Digest: stored.Digest, Place: stored.Place, Bytes: int64(len(recorded)), IsRedacted: !bytes.Equal(recorded, original)}
 	return a, nil
 }
 
 // sharer returns the person whose storage quota is charged for a copy. This is the person at the root of the delegation
-// chain. If there is no chain, it is the person for whom the caller works.
+// chain or, without a chain, the person for whom the caller works.
 func sharer(a attempt.Attempt) string {
 	last := a.Principal
 	if chain := a.Principal.GetChain(); len(chain) > 0 {

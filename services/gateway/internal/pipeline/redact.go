@@ -38,9 +38,9 @@ func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (atte
 	return a, nil
 }
 
-// addRedactions adds the redactions of results in the current decision to the call's redactor, because the decision for
-// the claim of an approval can contain new ones. That decision contains no new redactions of arguments. If it did, the
-// approval would not have been claimed.
+// addRedactions adds the redactions of results in the current decision to the call's redactor. The decision for the
+// claim of an approval can contain new redactions of results. It contains no new redactions of arguments, because the
+// claim would then have failed.
 func addRedactions(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	if list := a.Decision.GetRedactions(); !a.Redactor.Makes(list) {
 		a.Redactor = a.Redactor.With(list, timeslices(ctx, a))

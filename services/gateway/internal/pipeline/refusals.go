@@ -34,8 +34,8 @@ const (
 )
 
 // refusalCounter counts the refusals of each principal. A refusal that is recorded individually is also charged to
-// every principal in the caller's delegation chain, and to the persons for whom they work. A refusalCounter is safe for
-// concurrent use.
+// every principal in the caller's delegation chain, and to the people for whom these principals work. A refusalCounter
+// is safe for concurrent use.
 type refusalCounter struct {
 	mu      sync.Mutex
 	windows map[offender]*window
@@ -54,12 +54,12 @@ func newRefusalCounter() refusalCounter {
 	return refusalCounter{windows: make(map[offender]*window), groups: make(map[group]*window)}
 }
 
-// charged is a window to which a refusal is charged. times is the factor by which the quota of the window's group
-// exceeds the quota of one principal.
+// charged is a window to which a refusal is charged. The quota of the window's group is factor times the quota of one
+// principal.
 type charged struct {
 	*window
 
-	times int
+	factor int
 }
 
 // charge charges a refusal to the groups of all its principals. If the quota of one of these groups is used up, charge
@@ -71,7 +71,7 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 		all = a.appendWindows(all, &rec.Chain[i], rec, now)
 	}
 	for _, c := range all {
-		if c.recorded >= c.times*maxRefusals || c.bytes >= c.times*maxBytes {
+		if c.recorded >= c.factor*maxRefusals || c.bytes >= c.factor*maxBytes {
 			return false
 		}
 	}
@@ -95,12 +95,12 @@ func (a *refusalCounter) appendWindows(list []charged, p *journal.Principal, rec
 			s = s.next(now)
 			a.groups[g] = s
 		}
-		times := 1
+		factor := 1
 		if g.person {
-			times = quota.PersonFactor
+			factor = quota.PersonFactor
 		}
 		if !slices.ContainsFunc(list, func(c charged) bool { return c.window == s }) {
-			list = append(list, charged{s, times})
+			list = append(list, charged{s, factor})
 		}
 	}
 	return list

@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// refusalDelay applies to a principal with so many refusals that the gateway no longer records them individually. After
-// each refused call, the principal's next call is delayed by refusalDelay. The principal can therefore cause at most
-// 200 requests to the policy service per second. A principal may have at most 512 calls in flight, so an allowed call
-// waits less than three seconds.
+// refusalDelay is the delay between a refused call and the next call of the same principal. It applies only to
+// principals whose refusals are no longer recorded individually. Such a principal can cause at most 200 requests to the
+// policy service per second. A principal may have at most 512 calls in flight, so an allowed call waits less than three
+// seconds.
 const refusalDelay = 5 * time.Millisecond
 
 // judgeSlot is the slot that a principal's call occupies while the call is being evaluated. It is nil if the call needs

@@ -154,8 +154,8 @@ var codeVariables = []string{
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// addEnvironment adds the paths in the values of codeVariables. It also adds the directories in the operator's home
-// directory that can contain code for Python.
+// addEnvironment adds the paths in the values of codeVariables. It also adds ~/.local/bin and ~/.local/lib, which can
+// contain code for Python.
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {

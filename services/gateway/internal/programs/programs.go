@@ -62,7 +62,7 @@ func System() []string {
 		if err != nil || isBelow(real, "/etc") {
 			continue
 		}
-		if found[real] = true; !isShared(filepath.Dir(real), "") { // so that no other file can replace it
+		if found[real] = true; !isShared(filepath.Dir(real), "") { // otherwise, the file could be replaced
 			found[filepath.Dir(real)] = true
 		}
 	}
@@ -81,7 +81,7 @@ func (f *finder) addFile(path string) {
 		return
 	}
 	f.seen[path] = true
-	for _, hop := range linkChain(path) { // each link, and the file itself
+	for _, hop := range linkChain(path) {
 		if !f.addFolder(filepath.Dir(hop)) {
 			f.found[hop] = true
 		}
@@ -139,9 +139,9 @@ func (f *finder) interpreter(path string) string {
 	if err != nil {
 		return ""
 	}
-	defer file.Close()     //nolint:errcheck // the file is only read
-	const mostOfLine = 256 // BINPRM_BUF_SIZE of Linux
-	head, _ := bufio.NewReaderSize(file, mostOfLine).Peek(mostOfLine)
+	defer file.Close()  //nolint:errcheck // the file is only read
+	const maxLine = 256 // BINPRM_BUF_SIZE of Linux
+	head, _ := bufio.NewReaderSize(file, maxLine).Peek(maxLine)
 	line, isScript := strings.CutPrefix(string(head), "#!")
 	if !isScript {
 		return ""
@@ -178,7 +178,7 @@ func (f *finder) lookUp(name string) string {
 
 // linkChain returns the symbolic links that lead to a file, and the file itself.
 func linkChain(path string) []string {
-	const most = 40 // Linux follows at most 40 links
+	const maxLinks = 40 // the limit of Linux
 	var out []string
 	real := "/"
 	todo := strings.Split(strings.Trim(filepath.Clean(path), "/"), "/")
@@ -191,7 +191,7 @@ func linkChain(path string) []string {
 			continue
 		}
 		out = append(out, next)
-		if links++; links > most {
+		if links++; links > maxLinks {
 			return out
 		}
 		if filepath.IsAbs(target) {

@@ -26,8 +26,7 @@ type Protocol interface {
 	// OwnAnswer returns a function that responds to the message if the gateway itself can do so. It returns nil if the
 	// message must be sent to a server.
 	OwnAnswer() func(context.Context) dispatch.Response
-	// DiscoveryOf returns the gateway's discovery of a server in the revision in which the gateway sends the message to
-	// that server.
+	// DiscoveryOf returns the gateway's discovery of a server in the revision that the message to the server will have.
 	DiscoveryOf(*servers.Server) *discovery.Server
 	// ForMember returns the Protocol for a request to one of the servers.
 	ForMember(*Request) Protocol
@@ -35,7 +34,7 @@ type Protocol interface {
 	// are an example.
 	Restore(ctx context.Context) *refusal.Refusal
 	// MemberKey determines the revision in which the gateway sends the message to its server. It returns the key with
-	// which the member session for the message is stored.
+	// which the client's session with that server is stored.
 	MemberKey(ctx context.Context, access visibility.Access) (member string, refused *refusal.Refusal)
 	// OpenMember prepares a new member session. The session is opened at the server later.
 	OpenMember(sess *session.Session, access visibility.Access)

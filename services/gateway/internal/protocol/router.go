@@ -95,7 +95,8 @@ func (b *Background) Begin() bool {
 	return true
 }
 
-// Done records that a request has ended that [Background.Begin] has counted.
+// Done records that a request has ended. It must be called once after each call of [Background.Begin] that returns
+// true.
 func (b *Background) Done() { b.running.Done() }
 
 // Drain makes [Background.Begin] return false, and then waits until the counted requests have ended or ctx is done.

@@ -27,8 +27,8 @@ func (x *Request) isOutsideSession() bool {
 }
 
 // refuseVersion responds to a message that checkMessage has refused. A probe is a request outside a session with an
-// unsupported revision, which may be a newer one. A client sends it to find out which revisions are supported. A probe
-// is only counted. It is not recorded as a refusal.
+// unsupported revision, for example a newer one. A client sends it to find out which revisions are supported. A probe
+// is counted, but not recorded as a refusal.
 func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.isOutsideSession() {
 		return x.Refuse(ctx, why)

@@ -122,14 +122,14 @@ func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Erro
 }
 
 // has reports whether an object has a member that is not null. Several libraries write null for an absent member.
-func has(of map[string]jsontext.Value, key string) bool {
-	value, is := of[key]
+func has(object map[string]jsontext.Value, key string) bool {
+	value, is := object[key]
 	return is && value.Kind() != 'n'
 }
 
 // text returns the value of a member if it is a string. Otherwise it returns false.
-func text(of map[string]jsontext.Value, key string) (string, bool) {
-	value := of[key]
+func text(object map[string]jsontext.Value, key string) (string, bool) {
+	value := object[key]
 	if value.Kind() != '"' {
 		return "", false
 	}
@@ -137,8 +137,8 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the capability with the given method was declared to the server with the option of the given
-// name. declared is true if the capability was declared with any option.
+// option reports whether the client's capability for a method was declared to the server with the named option.
+// declared is true if the capability was declared with any option.
 func (o Offer) option(method, name string) (is, declared bool) {
 	for _, a := range o.Abilities {
 		if a.Method == method {

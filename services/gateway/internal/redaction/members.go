@@ -12,8 +12,8 @@ import (
 // rpcMembers are the keys that a message may have (JSON-RPC 2.0, sections 4 and 5).
 var rpcMembers = []string{"jsonrpc", "id", "method", "params", "result", "error"}
 
-// readDefined parses a message. Before that, it removes all members that JSON-RPC does not define. The members are
-// removed because redactions do not search them. readDefined returns how many members it has removed.
+// readDefined parses a message without the members that JSON-RPC does not define, because redactions do not search
+// these members. removed is the number of these members.
 func readDefined(raw []byte) (_ *jsonrpc.Answer, removed int64, err error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(raw))
 	if _, err := dec.ReadToken(); err != nil {

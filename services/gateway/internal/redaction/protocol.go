@@ -35,9 +35,10 @@ func paramsOf(method string) part {
 	return inParams
 }
 
-// kept contains the members whose values redactions do not replace, if the values have the form that MCP defines. These
-// values contain no data. They determine how a message is read, or were chosen by the receiver of the message.
-var kept = map[part][]keptMember{
+// keptMembers contains the members whose values redactions do not replace, for example `type`. A value is kept only if
+// it has the form that MCP defines. Kept values contain no data. They determine how a message is read, or were chosen
+// by the receiver of the message.
+var keptMembers = map[part][]keptMember{
 	inResult: {
 		{steps("isError"), isBoolean}, {steps("resultType"), isKeyword}, {steps("content/*/type"), isKeyword},
 		{steps("messages/*/role"), isKeyword}, {steps("messages/*/content/type"), isKeyword},
@@ -130,12 +131,12 @@ const textContent = `{"type":"text","text":"[redacted: path]"}`
 
 // isAt reports whether the current value of the message is at the given location. It returns false while the walker
 // searches JSON in a string.
-func (w *walker) isAt(location []step) bool { return !w.text && slices.Equal(w.location, location) }
+func (w *walker) isAt(location []step) bool { return !w.inString && slices.Equal(w.location, location) }
 
 // keptForm returns a function that reports whether the current value must not be replaced. It returns nil if every
 // value at this location may be replaced.
 func (w *walker) keptForm() func(raw jsontext.Value) bool {
-	for _, k := range kept[w.part] {
+	for _, k := range keptMembers[w.part] {
 		if w.isAt(k.at) {
 			return k.isForm
 		}
@@ -145,7 +146,7 @@ func (w *walker) keptForm() func(raw jsontext.Value) bool {
 
 // isRoot reports whether paths can begin at the current value because it is the value of a member in dataRoots.
 func (w *walker) isRoot() bool {
-	return !w.text && len(w.location) == 1 && !w.location[0].isItem && w.location[0].name == dataRoots[w.part]
+	return !w.inString && len(w.location) == 1 && !w.location[0].isItem && w.location[0].name == dataRoots[w.part]
 }
 
 // isBase64 reports whether MCP defines the current value as base64.

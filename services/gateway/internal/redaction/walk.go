@@ -27,10 +27,10 @@ type walker struct {
 	search *detect.Search
 	part   part
 	dec    *jsontext.Decoder
-	// text is true while the walker searches JSON that is the content of a string. texts is the number of strings that
-	// enclose that JSON.
-	text  bool
-	texts int
+	// inString is true while the walker searches JSON that is the content of a string. stringDepth is the number of
+	// strings that enclose that JSON.
+	inString    bool
+	stringDepth int
 	// location contains the steps from the root to the current value.
 	location []step
 	edits    []jsonrpc.Edit
@@ -49,8 +49,9 @@ func (w *walker) roots() []match {
 	return out
 }
 
-// below returns the matches for a member or an element, and reports whether a path selects that member or element.
-func (w *walker) below(active []match, name string) (next []match, selected bool) {
+// matchesBelow returns the matches for a member or an element, and reports whether a path selects that member or
+// element.
+func (w *walker) matchesBelow(active []match, name string) (next []match, selected bool) {
 	for _, m := range active {
 		path := w.plan.paths[m.path]
 		if token := path[m.next]; token != valuepath.Any && token != name {
@@ -107,7 +108,7 @@ func (w *walker) object(active []match) error {
 		if err := w.name(name, at, &names); err != nil {
 			return err
 		}
-		below, selected := w.below(active, name)
+		below, selected := w.matchesBelow(active, name)
 		if err := w.element(below, step{name: name}, selected); err != nil {
 			return err
 		}
@@ -121,7 +122,7 @@ func (w *walker) array(active []match) error {
 		return err
 	}
 	for i := 0; w.dec.PeekKind() != jsontext.KindEndArray; i++ {
-		below, selected := w.below(active, strconv.Itoa(i))
+		below, selected := w.matchesBelow(active, strconv.Itoa(i))
 		if err := w.element(below, item, selected); err != nil {
 			return err
 		}
@@ -130,7 +131,7 @@ func (w *walker) array(active []match) error {
 	return err
 }
 
-// element reads the value of a member, or an element of an array. at is the step that leads there.
+// element reads the value of a member, or an element of an array. at is the step to that value.
 func (w *walker) element(active []match, at step, selected bool) error {
 	w.location = append(w.location, at)
 	defer func() { w.location = w.location[:len(w.location)-1] }()
@@ -241,7 +242,7 @@ const maxTexts = 4
 // searched first as JSON and then as plain text.
 func (w *walker) string(name, text string) (string, error) {
 	if mayBeJSON(text) {
-		inner := walker{plan: w.plan, search: w.search, text: true, texts: w.texts + 1, found: make(map[string]int64)}
+		inner := walker{plan: w.plan, search: w.search, inString: true, stringDepth: w.stringDepth + 1, found: make(map[string]int64)}
 		out, err := inner.content(text)
 		switch {
 		case isFatal(err):
@@ -254,7 +255,7 @@ func (w *walker) string(name, text string) (string, error) {
 		case errors.Is(err, errTexts) && len(w.plan.paths) > 0:
 			w.found[ByPath]++
 			return "[redacted: a text that begins like JSON in too many other texts, in which paths can't be found]", nil
-		case name == "text" && !w.text && isLikeJSON(text) && len(w.plan.paths) > 0:
+		case name == "text" && !w.inString && isLikeJSON(text) && len(w.plan.paths) > 0:
 			w.found[ByPath]++
 			return "[redacted: a text that begins like JSON and is not valid JSON, in which paths can't be found]", nil
 		}
@@ -265,7 +266,7 @@ func (w *walker) string(name, text string) (string, error) {
 // content applies the redactions to the JSON in a string and returns the new content. It returns an error if the
 // content is not JSON.
 func (w *walker) content(text string) (string, error) {
-	if w.texts > maxTexts {
+	if w.stringDepth > maxTexts {
 		return "", errTexts
 	}
 	edits, err := w.walk([]byte(text))

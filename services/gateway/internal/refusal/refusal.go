@@ -21,8 +21,8 @@ type Refusal struct {
 	Message string
 	// Rule is the rule that denied the request, or nil if no rule denied it.
 	Rule *policyv1.RuleRef
-	// RetryAfter is how long the caller should wait before it repeats the call, or zero if that is not known. The
-	// caller receives it only if the refusal is retryable.
+	// RetryAfter is how long the caller should wait before it repeats the call, or zero if that is not known. The answer
+	// contains RetryAfter only if the refusal is retryable.
 	RetryAfter time.Duration
 	// SessionKey states the scope of the exceeded limit. For example, the limit can count the calls of each session. It is
 	// unspecified if no such limit was exceeded.
@@ -77,7 +77,7 @@ type Approval struct {
 	DeniedUntil time.Time
 }
 
-// Retryable reports whether the same call can succeed later without anybody changing anything.
+// Retryable reports whether the same call can succeed later even if no person changes anything.
 func (r *Refusal) Retryable() bool {
 	if r.Permanent {
 		return false

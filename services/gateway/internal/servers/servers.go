@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// revisionTimeout limits how long a server may take to answer whether it supports revision 2026-07-28, and to
-	// return its lists in that revision. It is short because a client waits during this time.
+	// revisionTimeout limits how long a server may take to answer whether it supports revision 2026-07-28, and to return
+	// its lists in that revision. The timeout is short because a client waits for the answer.
 	revisionTimeout = 10 * time.Second
 	// maxPrograms limits how many stdio servers are started at the same time to list their tools. maxOthers limits how
 	// many other servers are queried at the same time. A server that does not respond occupies a slot until the timeout
-	// expires. This happens once for each MCP revision that the server has responded in before.
+	// expires, once for each MCP revision in which it has responded before.
 	maxPrograms = 4
 	maxOthers   = 32
 )
@@ -43,7 +43,7 @@ type Config struct {
 	Identity string
 	// RecordArguments is true if the gateway must store copies of the arguments of calls.
 	RecordArguments bool
-	// ForEachPerson is true if each person uses her own account of the server.
+	// ForEachPerson is true if each person uses a separate account of the server.
 	ForEachPerson bool
 	// Host is the client whose own tools this server represents, or "" for an ordinary server. Only the hook of that
 	// client can use such a server.

@@ -108,8 +108,8 @@ func (c *Calls) Pause() (resume func()) {
 	}
 }
 
-// Cancel cancels the calls with the given key. There can be several, because a client may use an id more than once.
-// Cancel reports whether any of these calls might have reached the server.
+// Cancel cancels all calls with the given key. Several calls can have the same key, because a client may use an id more
+// than once. Cancel reports whether any of these calls might have reached the server.
 func (c *Calls) Cancel(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

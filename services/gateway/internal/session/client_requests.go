@@ -36,11 +36,11 @@ var (
 type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
-	// waiting is how many requests from the server wait for a response. made is how many requests the server has sent in
-	// the current minute, which began at since.
-	waiting, made int
-	since         time.Time
-	closed        bool
+	// waiting is how many requests from the server wait for a response. received is how many requests the server has sent
+	// in the minute that began at since.
+	waiting, received int
+	since             time.Time
+	closed            bool
 }
 
 // ClientRequest is a request that waits for a response. The sender of the request must close it.
@@ -59,9 +59,9 @@ func (a *ClientRequests) AddFromServer(id []byte) (*ClientRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if now := time.Now(); now.Sub(a.since) >= time.Minute {
-		a.since, a.made = now, 0
+		a.since, a.received = now, 0
 	}
-	if a.made++; a.made > maxPerMinute {
+	if a.received++; a.received > maxPerMinute {
 		return nil, ErrRequestFlood
 	}
 	if a.waiting >= maxWaiting {

@@ -11,45 +11,45 @@ import (
 // Members contains the member sessions of an aggregate session. There is one member session for each server that the
 // client has used. It is safe for concurrent use. The exported fields must not be changed.
 type Members struct {
-	// Abilities are the capabilities that the client declares. They include those that the gateway does not declare to
+	// Abilities are the capabilities that the client declares, including capabilities that the gateway does not declare to
 	// servers because the policy denies them.
 	Abilities []mcp.Ability
 	// Opened notifies its waiters when a member session is opened.
 	Opened broadcast.Broadcaster
 
-	making sync.Mutex // held while a member session is being opened
+	opening sync.Mutex // held while a member session is being opened
 
-	mu sync.Mutex
-	by map[string]string // maps a server to the id of its member session
-	// listed is the recorded state of the servers' lists at the last notification to the client. The gateway compares it
-	// with the current state to find out which lists have changed. shownDigests contains a function for each server. The
-	// function returns a tool's digest, which is the digest of the last definition that the client has received.
-	listed       string
+	mu  sync.Mutex
+	ids map[string]string // maps a server to the id of its member session
+	// listState is the state of the servers' lists at the last notification to the client. The gateway compares it with
+	// the current state to find out which lists have changed. shownDigests contains one function for each server. The
+	// function returns the digest of the tool definition that the client has received last.
+	listState    string
 	shownDigests map[string]func(tool string) []byte
 }
 
 // UseMember calls use with the id of the server's member session. If there is no member session, or if use returns an
-// error, UseMember calls makes to create a member session, and then calls use with the new id. Only one goroutine at a
+// error, UseMember calls create to create a member session, and then calls use with the new id. Only one goroutine at a
 // time opens a member session.
-func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
+func (m *Members) UseMember(server string, use func(id string) error, create func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
-	m.making.Lock()
-	defer m.making.Unlock()
+	m.opening.Lock()
+	defer m.opening.Unlock()
 	// Another goroutine might have opened the session while this goroutine was waiting for the lock.
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
-	id, err := makes()
+	id, err := create()
 	if err != nil {
 		return err
 	}
 	m.mu.Lock()
-	if m.by == nil {
-		m.by = make(map[string]string)
+	if m.ids == nil {
+		m.ids = make(map[string]string)
 	}
-	m.by[server] = id
+	m.ids[server] = id
 	m.mu.Unlock()
 	return use(id)
 }
@@ -57,7 +57,7 @@ func (m *Members) UseMember(server string, use func(id string) error, makes func
 func (m *Members) idOf(server string) (id string, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	id, known = m.by[server]
+	id, known = m.ids[server]
 	return id, known
 }
 
@@ -88,7 +88,7 @@ func (m *Members) ShownDigest(server, tool string) []byte {
 func (m *Members) IDs() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return maps.Clone(m.by)
+	return maps.Clone(m.ids)
 }
 
 // UpdateListState replaces the recorded state of the servers' lists with the result of the given function. The recorded
@@ -96,13 +96,13 @@ func (m *Members) IDs() map[string]string {
 func (m *Members) UpdateListState(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.listed = change(m.listed)
+	m.listState = change(m.listState)
 }
 
 // SetListState records a new state of the servers' lists. It returns the previous state, or "" if there was none.
 func (m *Members) SetListState(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	before, m.listed = m.listed, state
+	before, m.listState = m.listState, state
 	return before
 }

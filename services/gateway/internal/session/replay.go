@@ -64,8 +64,8 @@ type ReplayStream struct {
 	// ended is true after the last message was added. unrecorded is true if the journal does not contain the call's
 	// outcome.
 	ended, unrecorded bool
-	// more is closed and replaced with a new channel when the stream changes.
-	more chan struct{}
+	// changed is closed and replaced with a new channel when the stream changes.
+	changed chan struct{}
 	// resumed is true if the client has resumed the stream on another connection.
 	resumed bool
 }
@@ -88,7 +88,7 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 		return nil
 	}
 	a.last++
-	s := &ReplayStream{Server: server, of: a, number: a.last, owner: owner, has: memory, more: make(chan struct{})}
+	s := &ReplayStream{Server: server, of: a, number: a.last, owner: owner, has: memory, changed: make(chan struct{})}
 	a.order = append(a.order, s)
 	return s
 }
@@ -181,8 +181,8 @@ func (s *ReplayStream) IsUnrecorded() bool {
 
 // wake wakes the goroutines that wait in Next. The caller must hold the lock.
 func (s *ReplayStream) wake() {
-	close(s.more)
-	s.more = make(chan struct{})
+	close(s.changed)
+	s.changed = make(chan struct{})
 }
 
 func (s *ReplayStream) trim() {
@@ -230,7 +230,7 @@ var errForgotten = errors.New("the message is no longer stored")
 func (s *ReplayStream) Next(ctx context.Context, n int) (id string, message []byte, err error) {
 	for {
 		s.mu.Lock()
-		more := s.more
+		changed := s.changed
 		switch at := n - s.first(); {
 		case at < 0:
 			s.mu.Unlock()
@@ -244,7 +244,7 @@ func (s *ReplayStream) Next(ctx context.Context, n int) (id string, message []by
 		}
 		s.mu.Unlock()
 		select {
-		case <-more:
+		case <-changed:
 		case <-ctx.Done():
 			return "", nil, context.Cause(ctx)
 		}

@@ -30,10 +30,10 @@ import (
 var (
 	// ErrUnknown means that the principal has no session with this id on the server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that a session quota is full. This can be a quota of the principal, of a principal in its
-	// delegation chain, or of a person for whom they work. No session can be closed to make room, because each session has
-	// requests in flight, is being opened, or belongs to a creator of the caller. A wrapped [*quota.FullError] states
-	// which quota is full.
+	// ErrTooMany means that a session quota is full. This can be a quota of the principal, of another principal in the
+	// delegation chain, or of a person for whom one of these principals works. No session can be closed to make room,
+	// because each session has requests in flight, is being opened, or belongs to a creator of the caller. A wrapped
+	// [*quota.FullError] states which quota is full.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
@@ -58,9 +58,9 @@ type Config struct {
 type Key struct {
 	principal.Key
 
-	// Person is the person for whom the owner works, or the zero key if no person is known. The field is part of the key,
-	// because two tokens with the same subject can have different owners, and a session can use its owner's account at the
-	// server.
+	// Person is the person for whom the owner works, or the zero key if no person is known. A session can use this
+	// person's account at the server. Therefore, tokens with the same subject but different persons have different
+	// sessions.
 	Person principal.Key
 	// Server is the configured name of the server. It is empty for an aggregate session.
 	Server string
@@ -161,7 +161,7 @@ type accountSessions struct {
 }
 
 type listPosition struct {
-	of      account
+	key     account
 	account *accountSessions
 	at      *list.Element
 }
@@ -231,10 +231,10 @@ func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	}, nil
 }
 
-// Add opens a session. If one of the session's accounts is full, Add first closes a session of that account. It chooses
-// the session that has been idle for the longest time and has no request in flight, but never a session of a principal
-// that has created the caller. A member session counts as part of its aggregate session, which must be open. Add
-// returns [ErrTooMany] or [ErrUnknown].
+// Add opens a session. If one of the session's accounts is full, Add first closes the session of that account that has
+// been idle for the longest time. It never closes a session with a request in flight, or a session of a principal that
+// has created the caller. A member session counts as part of its aggregate session, which must be open. Add returns
+// [ErrTooMany] or [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,9 +265,8 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session and marks it as in use until the returned function is called. While a session is in use, the
-// store closes it neither because of idleness nor to make room for another session. Use returns [ErrUnknown] if there
-// is no such session.
+// Use returns a session and marks it as in use until the returned function is called. While a session is in use, it is
+// not closed for being idle or to make room for another session. Use returns [ErrUnknown] if there is no such session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,8 +295,8 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 // Listen adds a stream that the client reads, and returns the stream's session. The returned context derives from ctx
 // and is cancelled when the session ends. If parallel is false, Listen cancels all earlier streams of the session.
 // Until the returned function is called, the session does not count as idle, but the store may close it to make room
-// for another session. Listen returns [ErrUnknown]. If parallel is true and the session has 64 streams, it returns
-// [ErrTooMany].
+// for another session. Listen returns [ErrUnknown] if there is no such session, and [ErrTooMany] if parallel is true
+// and the session has 64 streams.
 func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -55,7 +55,7 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client 
 	default:
 		opts = append(opts[:1:1], trace.WithLinks(trace.Link{SpanContext: client}))
 	}
-	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends it
+	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends the span
 }
 
 // Send starts the client span of a message to a server if the span in ctx is sampled. If it is not sampled, Send
@@ -64,9 +64,9 @@ func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
 		return ctx, span
 	}
-	ctx, span := tracer.Start(ctx, Name(m), trace.WithSpanKind(trace.SpanKindClient)) //nolint:spancheck // the caller ends it
+	ctx, span := tracer.Start(ctx, Name(m), trace.WithSpanKind(trace.SpanKindClient)) //nolint:spancheck // the caller ends the span
 	Message(span, m, to)
-	return ctx, span //nolint:spancheck // the caller ends it, as above
+	return ctx, span //nolint:spancheck // the caller ends the span
 }
 
 // Client returns a client's trace context. It reads the trace context from the message's `_meta` or, if `_meta`
@@ -155,8 +155,7 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 	}
 }
 
-// Observed sets the attributes that describe what would have happened to a call if the whole policy were enforced,
-// including rules that are only recorded (mode: observe).
+// Observed sets the attributes for the result that a call would have had if the rules with mode: observe were enforced.
 func Observed(s trace.Span, would journal.Observed) {
 	if !s.IsRecording() {
 		return

@@ -37,14 +37,14 @@ type Writer struct {
 
 	mu      sync.Mutex
 	started bool
-	// of is the request whose answer is stored so that the client can resume the answer's stream. It is nil if the
+	// replayable is the request whose answer is stored so that the client can resume the answer's stream. It is nil if the
 	// answer is not stored.
-	of dispatch.Replayable
+	replayable dispatch.Replayable
 	// stored is the stored stream with the answer. It is nil if the client cannot resume the stream.
 	stored *session.ReplayStream
-	// last is true while the answer is being written. detached is true if the client must reconnect to receive the
+	// inAnswer is true while the answer is being written. detached is true if the client must reconnect to receive the
 	// answer. unrecorded is true if the journal does not contain the call's outcome.
-	last, detached, unrecorded bool
+	inAnswer, detached, unrecorded bool
 }
 
 // NewWriter returns a writer for the answer to a request with the given headers. The header Accept determines whether
@@ -61,11 +61,11 @@ func (*Writer) HasClient() bool { return true }
 func (s *Writer) Accepts() bool { return s.accepts }
 
 // Replay implements [dispatch.Sink].
-func (s *Writer) Replay(of dispatch.Replayable) {
+func (s *Writer) Replay(replayable dispatch.Replayable) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.started {
-		s.of = of
+		s.replayable = replayable
 	}
 }
 
@@ -123,8 +123,8 @@ func (s *Writer) start() {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	s.w.WriteHeader(http.StatusOK)
-	if s.of != nil {
-		s.stored = s.of.BeginAnswer()
+	if s.replayable != nil {
+		s.stored = s.replayable.BeginAnswer()
 	}
 	if s.stored != nil {
 		// The error is ignored, because a client that has disconnected can resume the stream later.
@@ -138,16 +138,16 @@ func (s *Writer) start() {
 func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	if s.stored != nil {
 		id, taken, stored := s.stored.Add(parts...)
-		if s.last && taken && !stored { // the client waits on another connection until the stream ends
-			lost, err := (&refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the answer is too large to be stored for a client that has lost its connection."}).Error(s.of.RawID(), mcp.CodeInternal)
+		if s.inAnswer && taken && !stored { // the client waits on another connection until the stream ends
+			lost, err := (&refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the answer is too large to be stored for a client that has lost its connection."}).Error(s.replayable.RawID(), mcp.CodeInternal)
 			if err == nil {
 				s.stored.Add(lost)
 			}
 		}
-		if s.last {
+		if s.inAnswer {
 			s.stored.End(s.unrecorded)
 		}
-		if taken || s.last && s.detached && stored {
+		if taken || s.inAnswer && s.detached && stored {
 			return nil
 		}
 		event.ID = id
@@ -238,8 +238,8 @@ func (s *Writer) setOutcome(value string) {
 // finish ends a stream that has begun. If there is an answer, finish writes it to the stream first. The caller must
 // hold the lock.
 func (s *Writer) finish(resp dispatch.Response) {
-	s.last, s.unrecorded = resp.Body != nil, resp.Unrecorded
-	if s.last {
+	s.inAnswer, s.unrecorded = resp.Body != nil, resp.Unrecorded
+	if s.inAnswer {
 		_ = s.write(upstream.Event{}, resp.Body...)
 		return
 	}

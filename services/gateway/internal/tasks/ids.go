@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// IDs translates the ids of servers' tasks. A client must not learn the server's own id of a task, because anyone who
-// knows the server's id could use the task, even if it belongs to another caller. A client therefore receives an
-// encrypted id that is valid only for the owner of the task. A task always has the same encrypted id (MCP Tasks
-// extension, Security Considerations). IDs is safe for concurrent use.
+// IDs translates the ids of servers' tasks. A client must not learn the server's own id of a task, because a caller
+// with that id could use the task of another caller. A client therefore receives an encrypted id that is valid only for
+// the owner of the task. A task always has the same encrypted id (MCP Tasks extension, Security Considerations). IDs is
+// safe for concurrent use.
 type IDs struct {
 	secret []byte
 	aead   cipher.AEAD

@@ -32,8 +32,8 @@ const (
 	pollInterval = 2 * time.Second
 )
 
-// quotas returns the memory quotas for tasks. They are separate from the quotas for answers. A single caller cannot use
-// up all of the memory.
+// quotas returns the memory quotas for tasks. They are separate from the quotas for answers, and no caller can use up
+// all of the memory.
 func quotas() limits.Quotas {
 	return limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
 }
@@ -226,8 +226,8 @@ func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns the task that ended first among those tasks of the owner whose final state the client has received.
-// It returns nil if there is no such task. The caller must hold the lock.
+// removable returns the owner's oldest ended task whose final state the client has received. It returns nil if there is
+// no such task. The caller must hold the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
 	for _, t := range s.byID {
@@ -316,12 +316,12 @@ func (s *Store) Find(id, owner string) *Task {
 	return nil
 }
 
-// IsAwaited reports whether any task other than except waits for the approval.
-func (s *Store) IsAwaited(approval string, except *Task) bool {
+// IsAwaited reports whether a task waits for the approval. It ignores the task excluded.
+func (s *Store) IsAwaited(approval string, excluded *Task) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.byID {
-		if awaited, ok := t.AwaitedApproval(); ok && t != except && awaited == approval {
+		if awaited, ok := t.AwaitedApproval(); ok && t != excluded && awaited == approval {
 			return true
 		}
 	}

@@ -102,8 +102,8 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 func (r *Reporter) CacheSize() (lists, weight int) { return r.cache.Size() }
 
 // Report returns the catalog's response to a list. If the list is not complete, Report may return a cached response
-// that is not older than the given age or reportInterval. Otherwise it reports the list and caches the response. All
-// errors wrap [ErrNotReported].
+// that is at most age and at most reportInterval old. Otherwise it reports the list and caches the response. All errors
+// wrap [ErrNotReported].
 func (r *Reporter) Report(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Response, error) {
 	key := keyOf(l, answer)
 	if known, ok := r.cache.Get(key); ok && !l.Complete && time.Since(known.At) <= min(age, reportInterval) {

@@ -24,8 +24,8 @@ import (
 )
 
 // parked is a client's request in flight. The server may send requests to the client before it answers. The client
-// receives these requests in an answer, and later repeats its own request with the responses. In between, the original
-// request is parked.
+// receives these requests in an answer, and later repeats the original request with the responses. Until then, the
+// original request is parked.
 type parked struct {
 	of *stateless
 	// digest identifies the request. Only a repeated request with the same digest can continue it.
@@ -55,8 +55,8 @@ type parked struct {
 // question is a request from the server to the client. It contains the raw parts of the request and the whole message.
 type question struct {
 	id, method, params, raw []byte
-	// may is true if the policy allows the client to receive the request in the current round trip.
-	may bool
+	// allowed is true if the policy allows the client to receive the request in the current round trip.
+	allowed bool
 }
 
 func (p *parked) setReceiver(events func([]byte), logs bool) {
@@ -142,11 +142,11 @@ func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontex
 	var replies [][]byte
 	for name, q := range p.questions {
 		result, answered := responses[name]
-		if answered && q.may {
+		if answered && q.allowed {
 			replies = append(replies, slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), q.id, []byte(`,"result":`), result, []byte(`}`)))
 			delete(p.questions, name)
 		}
-		q.may = false
+		q.allowed = false
 	}
 	p.mu.Unlock()
 	parse := jsonrpc.AnswerLimits()
@@ -200,7 +200,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 	p.mu.Lock()
 	undecided := make(map[string]*question)
 	for name, q := range p.questions {
-		if !q.may {
+		if !q.allowed {
 			undecided[name] = q
 		}
 	}
@@ -213,7 +213,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 			refused = req.May(ctx, q.id, q.raw)
 		}
 		p.mu.Lock()
-		if q.may = refused == nil; !q.may {
+		if q.allowed = refused == nil; !q.allowed {
 			delete(p.questions, name)
 		}
 		p.mu.Unlock()
@@ -225,7 +225,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 	defer p.mu.Unlock()
 	asks := make(map[string]map[string]jsontext.Value, len(p.questions))
 	for name, q := range p.questions {
-		if !q.may {
+		if !q.allowed {
 			return nil, false
 		}
 		asks[name] = map[string]jsontext.Value{"method": q.method, "params": q.params}

@@ -21,7 +21,7 @@ import (
 
 const (
 	// parkedFor is how long a request waits for the client to repeat it with responses to the server's requests. maxParked
-	// is the maximum number of one client's requests that wait in this way at one server.
+	// is the maximum number of such requests of one client at one server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
 	// gatherTime is how long the bridge waits for further requests from the server after it has received one.
@@ -84,7 +84,7 @@ type stateless struct {
 	// resourceLock is locked while the bridge subscribes to a resource or unsubscribes from it. It is a channel, so that a
 	// goroutine can stop waiting for the lock when the goroutine's context is done.
 	resourceLock chan struct{}
-	// all is used to wait for the goroutines that the bridge has started.
+	// all counts the goroutines that the bridge has started.
 	all sync.WaitGroup
 
 	mu      sync.Mutex
@@ -93,12 +93,12 @@ type stateless struct {
 	// parked contains the calls that wait for their clients to repeat them. The key is the state that the client receives
 	// and sends back.
 	parked map[string]*parked
-	// listeners contains the subscriptions. endStream ends the stream that all subscriptions share. It is nil if there is
-	// no stream.
+	// listeners contains the subscriptions. endStream ends the stream that all subscriptions share. endStream is nil if
+	// there is no stream.
 	listeners map[*listener]struct{}
 	endStream context.CancelFunc
-	// lost is closed when the stream has ended because the session is lost. lostErr is the error of the stream, which is
-	// set before.
+	// lost is closed when the stream has ended because the session is lost. Before that, lostErr is set to the error of
+	// the stream.
 	lost    chan struct{}
 	lostErr error
 }

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// reopenFirst is the delay before the bridge reopens a stream that has ended. Each time the stream ends without an
-	// event, the delay doubles, up to reopenMost.
-	reopenFirst = time.Second
-	reopenMost  = time.Minute
+	// minReopenDelay is the delay before the bridge reopens a stream that has ended. Each time the stream ends without an
+	// event, the delay doubles, up to maxReopenDelay.
+	minReopenDelay = time.Second
+	maxReopenDelay = time.Minute
 	// maxQueued is the maximum number of queued notifications for one client. maxNotice is the maximum size, in bytes, of
 	// a notification that is forwarded.
 	maxQueued = 64
@@ -146,8 +146,8 @@ func (b *stateless) wanted(uri string) bool {
 	return false
 }
 
-// subscribeTimeout limits how long it takes to subscribe to all resources of one listener. unsubscribeTimeout limits
-// how long it takes to unsubscribe from them.
+// subscribeTimeout is the timeout for subscribing to all resources of one listener. unsubscribeTimeout is the timeout
+// for unsubscribing from them.
 const (
 	subscribeTimeout   = 30 * time.Second
 	unsubscribeTimeout = 5 * time.Second
@@ -201,9 +201,9 @@ func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 			b.endStream = nil
 		}
 	}()
-	for wait := reopenFirst; ; wait = min(2*wait, reopenMost) {
+	for wait := minReopenDelay; ; wait = min(2*wait, maxReopenDelay) {
 		err := b.Listen(ctx, Listener{Room: memory, Opened: func() {}, Event: func(e Event) error {
-			wait = reopenFirst
+			wait = minReopenDelay
 			b.dispatch(ctx, e.Message)
 			return nil
 		}})

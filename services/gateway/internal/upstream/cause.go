@@ -28,11 +28,11 @@ type CauseError struct {
 	Detail string
 	// Lasts is true if the same request will fail until an operator makes a change.
 	Lasts bool
-	// SignIn is true if a person has to sign in at the server before it can be called on her behalf, possibly with other
-	// scopes, or if it is not known on whose behalf it is called. The server itself has no fault.
+	// SignIn is true if a person has to sign in at the server, or has to sign in again to grant other scopes. SignIn is
+	// also true if the person for whom the server is called is not known. The server itself has no fault.
 	SignIn bool
-	// OfPerson is true if the error depends on the account or the sessions of one person, so that it says nothing about
-	// the server for other callers.
+	// OfPerson is true if the error depends on the account or the sessions of one person. Requests of other callers may
+	// then succeed.
 	OfPerson bool
 	// RetryAfter is the time after which the same request may succeed, or 0 if that is not known.
 	RetryAfter time.Duration

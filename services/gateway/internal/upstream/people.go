@@ -13,14 +13,14 @@ import (
 const (
 	// maxPeople is the maximum number of people with sessions at one server.
 	maxPeople = 4096
-	// maxIdlePeople is the maximum number of people without a session whose transport stays open. idlePeriod is how long
-	// it stays open. Then the gateway has no access token of the person in memory any more.
+	// If a person has no session, the person's transport stays open for idlePeriod, but only maxIdlePeople such transports
+	// are open at the same time. After a transport is closed, the gateway has no access token of the person in memory.
 	maxIdlePeople = 64
 	idlePeriod    = 30 * time.Second
 	// maxPersonSessions is the maximum number of sessions of one person with one server.
 	maxPersonSessions = 256
-	// listChangedPause is the minimum time between two changes to the tool list that are reported in the sessions of one
-	// person. The gateway lists the tools with another account, so one person must not cause many lists for all.
+	// listChangedPause is the minimum time between two reports of changes to the tool list in the sessions of one person.
+	// After each report, the gateway lists the tools for all callers, so one person must not cause many reports.
 	listChangedPause = time.Minute
 )
 
@@ -31,10 +31,10 @@ var (
 	errNoPerson     = errors.New("the request is made on behalf of no known person")
 )
 
-// eachPerson is a transport to a server at which each person uses her own account. Each person has her own transport,
-// which is made for her and knows only her account. It is closed when she has had no session for some time. A session
-// belongs to the person in the request that opens it. Therefore a session, an HTTP connection or an access token is never
-// used for two people. It is safe for concurrent use.
+// eachPerson is a transport to a server at which each person uses a separate account. Each person has a separate
+// transport, which knows only the person's account. This transport is closed when the person has had no session for
+// some time. A session belongs to the person in the request that opens the session. Therefore a session, an HTTP
+// connection or an access token is never used for two people. An eachPerson is safe for concurrent use.
 type eachPerson struct {
 	Transport // uses the account for listing tools
 
@@ -59,13 +59,13 @@ type personTransport struct {
 	stop context.CancelFunc
 	// idle closes the transport after idlePeriod. It is nil if there has always been a session.
 	idle *time.Timer
-	// sessions is the number of sessions that are open or are being opened. idleSince is the time since which there are
-	// none.
+	// sessions is the number of sessions that are open or are being opened. idleSince is the time at which this number
+	// last became zero.
 	sessions  int
 	idleSince time.Time
 }
 
-// EachPerson returns a transport to a server at which each person uses their own account. connect returns a transport
+// EachPerson returns a transport to a server at which each person uses a separate account. connect returns a transport
 // that uses the account of the given person. discovery is the transport with which the gateway itself lists the
 // server's tools. It uses an account that belongs to no person.
 func EachPerson(discovery Transport, connect func(person principal.Key) (Transport, error)) Transport {
@@ -158,7 +158,7 @@ func (e *eachPerson) end(own *personTransport) {
 	}
 }
 
-// release counts down the sessions of a person. It returns a transport to close, or nil.
+// release subtracts one from the number of a person's sessions. It returns a transport to close, or nil.
 func (e *eachPerson) release(own *personTransport) *personTransport {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -59,8 +59,8 @@ func (s *Server) InFlight() int32 {
 	return n
 }
 
-// CircuitOpenUntil returns the end of a pause during which the gateway sends no requests to the server, because too
-// many consecutive connection attempts have failed. It returns the zero time if there is no pause.
+// CircuitOpenUntil returns the end of the current pause, or the zero time if there is no pause. During a pause, the
+// gateway sends no requests to the server. A pause begins when too many consecutive connection attempts have failed.
 func (s *Server) CircuitOpenUntil() time.Time {
 	_, until := s.circuit.state()
 	return until

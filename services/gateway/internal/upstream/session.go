@@ -89,8 +89,8 @@ func (s *Session) recordLoss(err error) {
 	}
 }
 
-// IsLost reports whether the server has lost the session, or its account at the server has changed. The client must then
-// open another session.
+// IsLost reports whether the server has lost the session, or its account at the server has changed. The client must
+// then open another session.
 func (s *Session) IsLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,8 +236,8 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 }
 
 // isNotServerFault reports whether an error is not the server's fault. This is the case if the gateway has not sent the
-// request, if the gateway or the client has ended the request, if the error depends on the account of one person, or if
-// the server supports only another revision.
+// request, or if the gateway or the client has ended it. It is also the case if the error depends on the account of one
+// person, or if the server supports only another revision.
 func isNotServerFault(err error) bool {
 	return isOfPerson(err) || slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, ErrWithheld, ErrSignedOut, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }

@@ -40,8 +40,8 @@ func (u *unwrapped) Notice() string {
 // `{"content":[…],"isError":true}`, as the only text in a successful result. The transport replaces such a result with
 // the result in its text. It does not change other answers.
 //
-// The transport also redacts secrets in the restored result. This is necessary because the restored result was JSON
-// inside a JSON string, and the escapes in this string can hide a secret from a search in the outer JSON.
+// The transport also redacts secrets in the restored result. The restored result was JSON inside a JSON string, and the
+// escapes in this string can hide a secret from a search in the outer JSON.
 func Unwrap(t Transport, secrets []string) Transport {
 	return &unwrapped{Transport: t, clean: redact.New(nil, secrets)}
 }
@@ -95,8 +95,8 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 // because the search needs several copies of the result.
 const maxHidden = 1 << 20
 
-// hiddenError returns the text of a result if it is the only content of the result and is itself a result that reports
-// an error. Otherwise, it returns nil.
+// hiddenError returns the text of a result if the text is the only content of the result, and is itself a result that
+// reports an error. Otherwise, it returns nil.
 func hiddenError(a *jsonrpc.Answer) []byte {
 	var outer struct {
 		Content []struct {

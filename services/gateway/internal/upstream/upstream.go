@@ -1,7 +1,7 @@
 // Package upstream connects the gateway to MCP servers. The gateway sends every message to a server through a [Session]
-// of a [Server]. Messages from clients are sent only if the policy has allowed them. These are requests, and responses
-// to requests from the server. The gateway itself writes all other messages. A [Transport] reopens sessions that its
-// server has lost, and checks the server's messages. It does not evaluate calls.
+// of a [Server]. Messages from clients are sent only if the policy has allowed them. The gateway itself writes all
+// other messages. A [Transport] opens a new session if its server has lost one, and checks the server's messages. It
+// does not evaluate calls.
 package upstream
 
 import (
@@ -59,18 +59,18 @@ var ErrNoStream = errors.New("the server has no stream")
 // server has not sent an event id. Use errors.Is to test for it.
 var ErrStreamEnded = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
-// ErrSessionLost means that a server no longer knows a session, although it has not answered with status 404, or that the
-// gateway has ended the session because of [ErrSignedOut]. The request that fails with this error may have been executed,
-// unless the error also wraps [ErrNeverSent]. The session can no longer be used. Compare with errors.Is.
+// ErrSessionLost means that a session can no longer be used. Either the server no longer knows the session, although it
+// has not answered with status 404, or the gateway has ended the session because of [ErrSignedOut]. The request that
+// fails with this error may have been executed, unless the error also wraps [ErrNeverSent]. Compare with errors.Is.
 var ErrSessionLost = errors.New("the server no longer knows the session")
 
-// ErrSignedOut means, in addition to ErrSessionLost, that the account at the server, with which the session was opened,
-// was disconnected or replaced. The error also wraps a [CauseError]. Compare with errors.Is.
+// ErrSignedOut means, in addition to ErrSessionLost, that the session's account at the server was disconnected or
+// replaced. The error also wraps a [CauseError]. Compare with errors.Is.
 var ErrSignedOut = errors.New("the account of the session was disconnected or replaced")
 
-// ErrOneSession means that a server refuses a session because it accepts only one session in total, and the gateway has
-// used that session to list the server's tools. A client cannot use that session, because different principals must not
-// share a session. Compare with errors.Is.
+// ErrOneSession means that a server accepts only one session in total, and that the gateway has used this session to
+// list the server's tools. A client cannot use the gateway's session, because different principals must not share a
+// session. Compare with errors.Is.
 var ErrOneSession = errors.New("the server takes one session in all, and the gateway has used it to list the server's tools; " +
 	"configure the server to make a transport for each session, or to have no sessions")
 

@@ -35,8 +35,8 @@ type bucketShard struct {
 	_     [64]byte      // prevents shards from sharing cache lines
 }
 
-// tick sets the shard's clock to the given time, unless the clock is already later. The clock never moves back.
-// Therefore a bucket that was empty when it was evicted would also be empty at any later time.
+// tick moves the shard's clock to the given time. The clock never moves back. Therefore a bucket that was empty when it
+// was evicted would also be empty at any later time.
 func (s *bucketShard) tick(now time.Duration) { s.seen = max(s.seen, now) }
 
 // find returns the limit's bucket, or nil if the bucket does not exist. If the bucket has a window of a different
@@ -68,7 +68,7 @@ func (s *bucketShard) add(b *bucket) {
 	s.idle.add(b, b.log.EmptyFrom())
 }
 
-// sweep checks at most n buckets that might be empty, and evicts those that are. A bucket in use is checked once per
+// sweep checks at most n buckets that might be empty, and evicts the empty ones. A bucket in use is checked once per
 // window.
 func (s *bucketShard) sweep(n int) {
 	for ; n > 0 && s.idle.isDue(s.seen); n-- {
@@ -92,7 +92,7 @@ type buckets struct {
 // setUp initializes b for the given maximum number of buckets.
 func (b *buckets) setUp(limit int) {
 	b.seed = maphash.MakeSeed()
-	b.room.most = int64(limit)
+	b.room.limit = int64(limit)
 	b.owners.setUp(limit)
 	for i := range b.shards {
 		s := &b.shards[i]
@@ -107,12 +107,12 @@ func (b *buckets) takeQuota(owner string, n int64) (*owner, error) {
 		return nil, nil
 	}
 	if !b.room.take(n) {
-		return nil, fmt.Errorf("%w: %d buckets are in use", ErrFull, b.room.most)
+		return nil, fmt.Errorf("%w: %d buckets are in use", ErrFull, b.room.limit)
 	}
 	by := b.owners.take(owner, n)
 	if by == nil {
 		b.room.give(n)
-		return nil, fmt.Errorf("%w for %q: an owner may create %d of %d buckets", ErrFull, owner, b.owners.most, b.room.most)
+		return nil, fmt.Errorf("%w for %q: an owner may create %d of %d buckets", ErrFull, owner, b.owners.limit, b.room.limit)
 	}
 	return by, nil
 }
@@ -132,8 +132,8 @@ func (b *buckets) unlock(set shardSet) {
 	}
 }
 
-// of returns the index of the shard for the bucket with the given name.
-func (b *buckets) of(name string) uint8 {
+// shardOf returns the index of the shard for the bucket with the given name.
+func (b *buckets) shardOf(name string) uint8 {
 	return uint8(maphash.String(b.seed, name) % shards)
 }
 
@@ -142,7 +142,7 @@ func (b *buckets) of(name string) uint8 {
 func (b *buckets) refs(limits []Limit, into []bucketRef) ([]bucketRef, shardSet) {
 	var set shardSet
 	for i := range limits {
-		at := b.of(limits[i].Bucket)
+		at := b.shardOf(limits[i].Bucket)
 		set |= 1 << at
 		into = append(into, bucketRef{at: at, shard: &b.shards[at]})
 	}

@@ -49,8 +49,8 @@ func (m *Memory) Size() Bounds {
 }
 
 // now returns the current time on the monotonic clock. Only this clock determines whether a reservation is granted. The
-// wall clock is used only for results. A caller, except for sweep, must hold the mutexes that it needs before it calls
-// now. If it waited for a mutex afterwards, the time would be out of date.
+// wall clock is used only for results. Except in sweep, lock the necessary mutexes before calling now, because the time
+// would be out of date after waiting for a mutex.
 func (m *Memory) now() time.Duration { return time.Since(m.origin) }
 
 // Reserve implements [Store].
@@ -69,7 +69,7 @@ func (m *Memory) Reserve(ctx context.Context, r ReserveRequest) (Result, error) 
 }
 
 func (m *Memory) reserve(r *ReserveRequest) (Result, error) {
-	home := m.reservations.of(r.Key)
+	home := m.reservations.shardOf(r.Key)
 	home.mu.Lock()
 	defer home.mu.Unlock()
 	var few [4]bucketRef
@@ -127,7 +127,7 @@ func (m *Memory) grant(home *reservationShard, wall time.Time, r *ReserveRequest
 		}
 	}
 	if !m.reservations.room.take(1) {
-		return Reservation{}, fmt.Errorf("%w: %d reservations exist", ErrFull, m.reservations.room.most)
+		return Reservation{}, fmt.Errorf("%w: %d reservations exist", ErrFull, m.reservations.room.limit)
 	}
 	by, err := m.buckets.takeQuota(r.Owner, missing)
 	if err != nil {
@@ -148,8 +148,8 @@ func (m *Memory) grant(home *reservationShard, wall time.Time, r *ReserveRequest
 	return l.Reservation, nil
 }
 
-// sweep removes all empty buckets and all expired reservations. It reports whether there is now capacity for another
-// bucket and another reservation.
+// sweep removes all empty buckets and all expired reservations. It reports whether the store now has capacity for
+// another bucket and another reservation.
 func (m *Memory) sweep() bool {
 	now := m.now()
 	for i := range m.reservations.shards {
@@ -241,7 +241,7 @@ func (m *Memory) Reset(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	s := &m.buckets.shards[m.buckets.of(name)]
+	s := &m.buckets.shards[m.buckets.shardOf(name)]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tick(m.now())

@@ -16,13 +16,13 @@ type owner struct {
 // remove buckets.
 type owners struct {
 	mu    sync.Mutex
-	most  int64
+	limit int64
 	named map[string]*owner // the owners with buckets, by name
 }
 
 // setUp initializes o for the given capacity of the store, in buckets.
 func (o *owners) setUp(room int) {
-	o.most = max(1, int64(room)/ownerShare)
+	o.limit = max(1, int64(room)/ownerShare)
 	o.named = map[string]*owner{}
 }
 
@@ -35,7 +35,7 @@ func (o *owners) take(name string, n int64) *owner {
 	if by == nil {
 		by = &owner{name: name}
 	}
-	if n > o.most-by.used {
+	if n > o.limit-by.used {
 		return nil
 	}
 	if by.used == 0 {

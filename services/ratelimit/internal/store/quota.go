@@ -4,7 +4,7 @@ import "sync/atomic"
 
 // quota is a counter with a maximum. It is safe for concurrent use.
 type quota struct {
-	most int64
+	limitint64
 	used atomic.Int64
 }
 
@@ -12,7 +12,7 @@ type quota struct {
 func (q *quota) take(n int64) bool {
 	for {
 		used := q.used.Load()
-		if n > q.most-used {
+		if n > q.limit-used {
 			return false
 		}
 		if q.used.CompareAndSwap(used, used+n) {
@@ -23,4 +23,4 @@ func (q *quota) take(n int64) bool {
 
 func (q *quota) give(n int64) { q.used.Add(-n) }
 
-func (q *quota) has(n int64) bool { return n <= q.most-q.used.Load() }
+func (q *quota) has(n int64) bool { return n <= q.limit-q.used.Load() }

@@ -49,12 +49,11 @@ func (s *reservationShard) tick(now time.Duration) time.Duration {
 	return s.seen
 }
 
-// find returns the reservation with the given ID, or nil if the reservation has ended. The given number is the number
-// that the ID contains.
+// find returns the reservation with the given ID, or nil if the reservation has ended. number is the number in the ID.
 func (s *reservationShard) find(id string, number uint64) *reservation {
 	l := s.numbered[number]
 	if l == nil || l.ID != id {
-		return nil // there is no such reservation, or the ID spells the number differently
+		return nil // the reservation does not exist, or the ID spells the number differently
 	}
 	return s.alive(l)
 }
@@ -102,14 +101,14 @@ type reservations struct {
 func (l *reservations) setUp(limit int) {
 	l.seed = maphash.MakeSeed()
 	l.prefix = rand.Text() + "-"
-	l.room.most = int64(limit)
+	l.room.limit = int64(limit)
 	for i := range l.shards {
 		s := &l.shards[i]
 		s.keyed, s.numbered, s.room, s.last = map[string]*reservation{}, map[uint64]*reservation{}, &l.room, uint64(i)
 	}
 }
 
-func (l *reservations) of(key string) *reservationShard {
+func (l *reservations) shardOf(key string) *reservationShard {
 	return &l.shards[maphash.String(l.seed, key)%shards]
 }
 

@@ -23,8 +23,8 @@ func (a Result) granted(limits []Limit) Result {
 	return a
 }
 
-// repeat returns the result for a key that already has a reservation. It does not require that the costs fit a second
-// time.
+// repeat returns the result for a key that already has a reservation. Unlike a new reservation, a repeat can be granted
+// when the costs no longer fit.
 func (a Result) repeat(existing Reservation) Result {
 	return Result{Granted: true, Reservation: existing, Remaining: a.Remaining, Limit: tightest(a.Remaining)}
 }

@@ -13,8 +13,8 @@ import (
 const MaxLimits = 64
 
 var (
-	// ErrInvalid means that the request is invalid, for example because a limit is out of range, two limits have the
-	// same bucket, or a bucket is in use with a different window. No units were taken.
+	// ErrInvalid means that the request is invalid. For example, a limit is out of range, two limits have the same bucket,
+	// or a bucket is in use with a different window. No units were taken.
 	ErrInvalid = errors.New("invalid request")
 	// ErrReused means that a reservation with the same key but different limits exists. No units were taken.
 	ErrReused = errors.New("idempotency key was used for other limits")

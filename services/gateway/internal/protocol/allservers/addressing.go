@@ -33,8 +33,8 @@ func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]
 	return editsOutside(names, others), err
 }
 
-// editsOutside returns the edits in names that are not inside the span of an edit in others. The spans of the edits in
-// others are removed from the message.
+// editsOutside returns the edits in names outside the spans of all edits in others, because an edit in others removes
+// the whole span.
 func editsOutside(names, others []jsonrpc.Edit) []jsonrpc.Edit {
 	holes := slices.Clone(others)
 	slices.SortFunc(holes, func(a, b jsonrpc.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })

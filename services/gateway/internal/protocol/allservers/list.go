@@ -33,8 +33,8 @@ const (
 	// maxGreeting is the maximum size, in bytes, of a server's answer to initialize. At the URL for all servers, a server
 	// with a larger answer counts as unavailable.
 	maxGreeting = 256 << 10
-	// gatherTimeout limits how long it takes to read all pages of one server's list. maxGatheredPages is the maximum
-	// number of pages. A server's list with more pages is omitted.
+	// gatherTimeout is the maximum time for reading all pages of one server's list. maxGatheredPages is the maximum number
+	// of pages. A server's list with more pages is omitted.
 	gatherTimeout    = 10 * time.Second
 	maxGatheredPages = 20
 	// MaxConcurrent is the maximum number of servers to which the gateway sends requests at the same time for one message.
@@ -81,8 +81,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 		if !s.Allowed.MayCall {
 			continue
 		}
-		// A list that is requested from the servers page by page counts when it is sent to each server. Any other request
-		// counts here, once for each server.
+		// Other requests are counted here, once for each server. A list that needs requests to the servers is counted later,
+		// for each page.
 		if aggregate.FieldOf(x.Message.Method) == "" {
 			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
@@ -132,7 +132,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, noCursor())
 	}
 	now := x.ListState(ctx)
-	// From this time, the client is notified only of changes after this list.
+	// From now on, the client is notified only of changes after this list.
 	x.Session.Members.UpdateListState(func(before string) string { return aggregate.MarkToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {
@@ -290,7 +290,7 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, total *atomi
 		return refused
 	}
 	defer release()
-	given := make(map[string]bool)
+	cursors := make(map[string]bool)
 	for range maxGatheredPages {
 		answer, refused := s.requestPage(ctx, deadline)
 		if refused != nil {
@@ -308,10 +308,10 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, total *atomi
 			s.Server.SetFaults(field, s.part.LeftOut)
 			return nil
 		}
-		if given[next] { // without this check, a server could send pages indefinitely
+		if cursors[next] { // without this check, a server could send pages indefinitely
 			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
 		}
-		given[next] = true
+		cursors[next] = true
 		if s.Message, err = aggregate.NextPage(s.Message, next, s.Limits); err != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}

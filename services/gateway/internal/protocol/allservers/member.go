@@ -33,7 +33,7 @@ func (x Member) Begin(ctx context.Context) (release func(), refused *refusal.Ref
 }
 
 // joinSession assigns the message to the member session with the message's server. If there is no such session,
-// joinSession creates one. The first request opens the session at the server itself.
+// joinSession creates one. The first request in this session opens it at the server.
 func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := protocol.SessionKey(x.Caller, x.ServerName)
 	use := func(id string) error {

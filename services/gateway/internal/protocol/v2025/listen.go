@@ -155,9 +155,8 @@ func (x Message) listen(ctx context.Context, lastEventID string) (resp dispatch.
 }
 
 // endUnopened returns the response to a client's stream that has ended before the server opened its own stream. If the
-// session has ended, the response tells the client to open another session. In all other cases, the client's stream
-// ends normally. These cases are that a new stream has replaced this stream, that the client has disconnected, and that
-// the gateway is stopping.
+// session has ended, the response tells the client to open another session. Otherwise the client's stream ends
+// normally, because a new stream has replaced it, the client has disconnected, or the gateway is stopping.
 func (x Message) endUnopened(ctx context.Context, out *dispatch.Relay) dispatch.Response {
 	_, done, err := x.Sessions.Use(x.Session.ID, x.Session.Key)
 	if err != nil {

@@ -125,8 +125,8 @@ func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonr
 }
 
 // negotiatedVersion returns the revision of a session. This is usually the revision in the server's answer. If the
-// gateway has not sent initialize to the server for this client, it is the revision in the client's request. However,
-// if the caller may call the server, it is not newer than the server's revision.
+// gateway has not sent initialize to the server for this client, it is the revision in the client's request. If the
+// caller may call the server, the revision is at most the server's revision.
 func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Access, opensLater bool) string {
 	own := jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))
 	switch {

@@ -44,7 +44,7 @@ type message struct {
 	// paramHeaders are the headers in which the call must repeat some of its arguments.
 	paramHeaders []upstream.Header
 	// takesTasks is true if the client accepts a task as an answer. declaresTasks is true if the gateway declares to the
-	// server that the client accepts tasks. becomesTask is true if this call becomes a task if it has to wait for an
+	// server that the client accepts tasks. becomesTask is true if this call becomes a task when it has to wait for an
 	// approval.
 	takesTasks, declaresTasks, becomesTask bool
 	roundTrip                              roundTrip
@@ -87,8 +87,8 @@ func (x statelessOne) connect(sess *session.Session) {
 	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), nil)
 }
 
-// hasManyClients returns false if the server uses sessions. A session has only one client, because its capabilities are
-// declared only once.
+// hasManyClients returns false if the server uses sessions. A session has only one client, because the client's
+// capabilities are declared only when the session is opened.
 func (x statelessOne) hasManyClients() bool { return !x.translates }
 
 type statelessAll struct{ *message }
@@ -258,9 +258,9 @@ func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 	}
 }
 
-// discover responds to server/discover with the server's revisions and the capabilities that the caller may use. If no
-// rule can allow the caller to call the server, or if a person has to sign in at the server first, the response is
-// based on the gateway's own discovery.
+// discover responds to server/discover with the server's revisions and the capabilities that the caller may use. The
+// response is based on the gateway's own discovery if no rule can allow the caller to call the server, or if a person
+// has to sign in at the server first.
 func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()

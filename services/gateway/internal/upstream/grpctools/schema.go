@@ -41,8 +41,8 @@ type schemas struct {
 	input bool
 	// budget points to the number of properties and enum names that may still be added to the server's schemas.
 	budget *int
-	// above contains the messages that enclose the current message.
-	above []protoreflect.FullName
+	// enclosing contains the messages that enclose the current message.
+	enclosing []protoreflect.FullName
 }
 
 // objectSchema returns the schema of a tool's arguments or result. MCP requires that the schema describes an object.
@@ -68,11 +68,11 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 		return known
 	}
 	// The fields are left out of the schema if the message contains itself or the schemas are too large.
-	if slices.Contains(s.above, md.FullName()) || !s.takeBudget(1+md.Fields().Len()) {
+	if slices.Contains(s.enclosing, md.FullName()) || !s.takeBudget(1+md.Fields().Len()) {
 		return schema{"type": "object"}
 	}
-	s.above = append(s.above, md.FullName())
-	defer func() { s.above = s.above[:len(s.above)-1] }()
+	s.enclosing = append(s.enclosing, md.FullName())
+	defer func() { s.enclosing = s.enclosing[:len(s.enclosing)-1] }()
 	properties, required := schema{}, []string{}
 	fields := md.Fields()
 	for i := range fields.Len() {
@@ -250,10 +250,10 @@ func texts(out schema, rule string, v protoreflect.Value) {
 			out["minLength"] = least
 		}
 	case "max_len":
-		if most := v.Uint(); base64ed {
-			out["maxLength"] = base64.StdEncoding.EncodedLen(int(min(most, math.MaxInt32)))
+		if maxLength := v.Uint(); base64ed {
+			out["maxLength"] = base64.StdEncoding.EncodedLen(int(min(maxLength, math.MaxInt32)))
 		} else {
-			out["maxLength"] = most
+			out["maxLength"] = maxLength
 		}
 	case "max_bytes": // a character has at least one byte
 		if out["maxLength"] == nil {

@@ -386,7 +386,7 @@ func (p *process) recycle() {
 }
 
 // abandon sends the process a cancellation of a request for which the caller no longer waits. It sends no cancellation
-// for initialize, because MCP forbids that. It also sends none if the client has already sent one.
+// for initialize, because MCP forbids that, and none if the client has already sent one.
 func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	if errors.Is(err, upstream.ErrNeverSent) || c.m.Method == mcp.MethodInitialize || errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
 		return

@@ -105,7 +105,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, &c.lines, line, req.Permit)
 }
 
-// requester returns the process whose request the client's message m belongs to. m is a response or a progress
+// requester returns the process that has sent the request to which m belongs. m is a client's response or progress
 // notification. If another process has replaced that process, requester returns an error.
 func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()

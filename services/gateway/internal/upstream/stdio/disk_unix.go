@@ -30,10 +30,9 @@ const (
 	measureShare = 4
 	// smallDrop is the minimum decrease in free space, in bytes, that causes an early measurement.
 	smallDrop = 4 << 20
-	// A file system is short of space if its free space is less than shortMost bytes and less than 1/shortShare of its
-	// size.
+	// A file system is short of space if its free space is less than shortBytes and less than 1/shortShare of its size.
 	shortShare = 20
-	shortMost  = 1 << 30
+	shortBytes = 1 << 30
 )
 
 var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d levels", maxDepth)
@@ -69,13 +68,13 @@ func (d *disk) check(now time.Time, group *proclimit.Group) error {
 		return nil
 	}
 	free, _ := space(d.dir)
-	most := d.server.cfg.Limits.Disk
-	if dropped := d.free - free; now.Before(d.next) && dropped < max((most-d.used)/2, smallDrop) {
+	maxBytes := d.server.cfg.Limits.Disk
+	if dropped := d.free - free; now.Before(d.next) && dropped < max((maxBytes-d.used)/2, smallDrop) {
 		return nil
 	}
 	var err error
-	d.used, err = measure(d.dir, most)
-	if err == nil && d.used <= most {
+	d.used, err = measure(d.dir, maxBytes)
+	if err == nil && d.used <= maxBytes {
 		d.used += deletedSize(d.dir, group)
 	}
 	d.free = free
@@ -86,12 +85,12 @@ func (d *disk) check(now time.Time, group *proclimit.Group) error {
 
 // limitError returns the limit error for the last measurement, or nil if the directory is within its limit.
 func (d *disk) limitError(err error) error {
-	most := d.server.cfg.Limits.Disk
+	maxBytes := d.server.cfg.Limits.Disk
 	switch {
 	case isCausedByProgram(err):
 		return d.server.limitError("disk", fmt.Sprintf("the size of %s can't be measured: %v", d.label, withoutPath(err)))
-	case d.used > most:
-		return d.server.limitError("disk", fmt.Sprintf("%s reached its limit of %d MiB, or %d files", d.label, most>>20, most/fileCost))
+	case d.used > maxBytes:
+		return d.server.limitError("disk", fmt.Sprintf("%s reached its limit of %d MiB, or %d files", d.label, maxBytes>>20, maxBytes/fileCost))
 	}
 	return nil
 }
@@ -151,7 +150,7 @@ func space(dir string) (free int64, short bool) {
 	}
 	size := int64(st.Bsize) //nolint:unconvert // the type of Bsize differs on other systems
 	bytes, all := int64(st.Bavail)*size, int64(st.Blocks)*size
-	short = bytes < min(all/shortShare, shortMost) || st.Files > 0 && st.Ffree < st.Files/shortShare
+	short = bytes < min(all/shortShare, shortBytes) || st.Files > 0 && st.Ffree < st.Files/shortShare
 	if st.Files > 0 {
 		bytes = min(bytes, 1<<50) + int64(min(st.Ffree, 1<<38))*fileCost
 	}
@@ -290,7 +289,7 @@ func deletedSize(dir string, group *proclimit.Group) (used int64) {
 	if unix.Stat(dir, &folder) != nil {
 		return 0
 	}
-	const most = 4096
+	const maxNames = 4096
 	counted := make(map[uint64]struct{})
 	for _, pid := range group.PIDs() {
 		fds := filepath.Join("/proc", strconv.Itoa(pid), "fd")
@@ -298,7 +297,7 @@ func deletedSize(dir string, group *proclimit.Group) (used int64) {
 		if err != nil {
 			continue
 		}
-		names, _ := open.Readdirnames(most)
+		names, _ := open.Readdirnames(maxNames)
 		_ = open.Close()
 		for _, name := range names {
 			var st unix.Stat_t

@@ -80,7 +80,7 @@ func (c *Config) Program() (path string, env map[string]string, err error) {
 }
 
 // existingFolders removes absolute directories that do not exist from a PATH. Otherwise, a process could create such a
-// directory and put programs into it that take precedence over the intended programs.
+// directory with programs that take precedence over the intended programs.
 func existingFolders(path string) string {
 	return strings.Join(slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
 		info, err := os.Stat(dir)

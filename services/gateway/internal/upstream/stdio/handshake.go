@@ -87,8 +87,8 @@ func (p *process) handshake(with greeting) error {
 	return fmt.Errorf("%w: %w", upstream.ClassOf(err), p.cause)
 }
 
-// refuses reports whether the answer to hello means that the server needs the other of the two handshake requests,
-// initialize and server/discover.
+// refuses reports whether the answer to the handshake request hello means that the server needs the other handshake
+// request. The two requests are initialize and server/discover.
 func refuses(hello *jsonrpc.Message, answer *jsonrpc.Answer) bool {
 	if hello.Method == mcp.MethodDiscover {
 		return !upstream.SpeaksModern(answer)

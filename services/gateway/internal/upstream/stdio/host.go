@@ -175,7 +175,7 @@ func (s *transport) expire(h *host) {
 }
 
 // acquire returns the host's process. If there is none, it starts a process. requests contains the handshake requests
-// of a session that is being opened. It is empty if the session is already open. acquire returns the same errors as
+// of a session that is being opened, and is empty if the session is already open. acquire returns the same errors as
 // Transport.Open.
 func (s *transport) acquire(ctx context.Context, h *host, requests greeting) (*process, error) {
 	s.mu.Lock()

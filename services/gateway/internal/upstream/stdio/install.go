@@ -25,8 +25,8 @@ const (
 type Installs struct {
 	mu      sync.Mutex
 	running map[string]*install
-	// held is the number of slots in use. queue contains the slots that are not granted yet, oldest first.
-	held  int
+	// used is the number of slots in use. queue contains the slots that are not granted yet, oldest first.
+	used  int
 	queue []*place
 }
 
@@ -58,7 +58,7 @@ func (i *Installs) leave(p *place) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if p.isGranted() {
-		i.held--
+		i.used--
 	} else {
 		i.queue = slices.DeleteFunc(i.queue, func(other *place) bool { return other == p })
 	}
@@ -67,18 +67,18 @@ func (i *Installs) leave(p *place) {
 
 // grant grants the oldest slots in the queue while fewer than maxInstalls are in use. The caller must hold the lock.
 func (i *Installs) grant() {
-	for i.held < maxInstalls && len(i.queue) > 0 {
+	for i.used < maxInstalls && len(i.queue) > 0 {
 		close(i.queue[0].granted)
 		i.queue = i.queue[1:]
-		i.held++
+		i.used++
 	}
 }
 
 // install is the lock for installations of one package.
 type install struct {
 	turn chan struct{}
-	// wanted is the number of callers that hold the lock or wait for it.
-	wanted int
+	// users is the number of callers that hold the lock or wait for it.
+	users int
 }
 
 // wait waits for a package's lock, and returns a function that releases the lock. An empty name needs no lock. The
@@ -114,14 +114,14 @@ func (i *Installs) addWaiter(name string) *install {
 	if i.running[name] == nil {
 		i.running[name] = &install{turn: make(chan struct{}, 1)}
 	}
-	i.running[name].wanted++
+	i.running[name].users++
 	return i.running[name]
 }
 
 func (i *Installs) removeWaiter(name string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.running[name].wanted--; i.running[name].wanted == 0 {
+	if i.running[name].users--; i.running[name].users == 0 {
 		delete(i.running, name)
 	}
 }

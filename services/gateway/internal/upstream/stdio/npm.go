@@ -19,8 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// npmFlags make npm install into the given directory, whatever npm's configuration contains, and report errors in few
-// lines.
+// npmFlags make npm install into the given directory and report errors in few lines. They override npm's configuration.
 var npmFlags = []string{
 	"--no-global", "--no-workspaces", "--no-dry-run", "--bin-links", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--color=false",
 	"--loglevel=warn", "--logs-max=0",

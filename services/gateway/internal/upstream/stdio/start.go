@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// startLimit limits how long a start may take if no limit is configured. Whenever the process writes to standard
-	// error, the start may take another startQuiet, because an installation can take minutes and writes its progress to
-	// standard error. maxStart limits the total duration of such a start.
+	// startLimit is the maximum duration of a start if no limit is configured. Whenever the process writes to standard
+	// error, the start may last another startQuiet, up to maxStart in total. This is necessary because an installation can
+	// take minutes and writes its progress to standard error.
 	startLimit = time.Minute
 	startQuiet = 30 * time.Second
 	maxStart   = 10 * time.Minute
@@ -22,8 +22,8 @@ const (
 // startTime limits the duration of a process's start. It is safe for concurrent use.
 type startTime struct {
 	mu sync.Mutex
-	// begun is the start time, and ended is the time at which the start ended. written is the time at which the process
-	// last wrote to standard error. Each time is zero until its event has happened.
+	// begun and ended are the times at which the start began and ended. written is the time at which the process last
+	// wrote to standard error. Each time is zero until the event has happened.
 	begun, ended, written time.Time
 }
 
@@ -70,12 +70,12 @@ func (s *startTime) until(limit time.Duration) time.Time {
 	if limit > 0 {
 		return s.begun.Add(limit)
 	}
-	until, most := s.begun.Add(startLimit), s.begun.Add(maxStart)
+	until, latest := s.begun.Add(startLimit), s.begun.Add(maxStart)
 	if longer := s.written.Add(startQuiet); longer.After(until) {
 		until = longer
 	}
-	if until.After(most) {
-		return most
+	if until.After(latest) {
+		return latest
 	}
 	return until
 }

@@ -75,9 +75,11 @@ type Config struct {
 	// Start limits how long a process may take from its start until it answers initialize. If it is 0, the limit is 60 s,
 	// or up to 10 min if the process keeps writing to standard error.
 	Start time.Duration
-	// WriteTimeout is how long a process may take to read a message before it is terminated. If it is 0, 10 s apply.
+	// WriteTimeout is how long a process may take to read a message before it is terminated. If it is 0, the limit is 10
+	// seconds.
 	WriteTimeout time.Duration
-	// IdleTimeout is how long a process may run without open sessions before it is terminated. If it is 0, 5 min apply.
+	// IdleTimeout is how long a process may run without open sessions before it is terminated. If it is 0, the limit is 5
+	// minutes.
 	IdleTimeout time.Duration
 	// MaxProcesses is the maximum number of principals that have a process at the same time. If it is 0, the maximum is
 	// 256. A principal and the agents that it has created may together have a quarter of these processes. All principals

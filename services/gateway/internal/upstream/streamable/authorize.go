@@ -48,10 +48,10 @@ func (s *Transport) hide(token string) {
 	}
 }
 
-// send sends a request, with an access token if the server requires OAuth. If the server refuses the token, it has not
-// executed the request. Then send replaces the token and sends the request once more, unless once is true. The first
-// attempt counts as sent, whatever the result of the second one. If signedIn is not nil, send uses only tokens of this
-// connection. The other parameters are those of [httpclient.Client.SendWhen].
+// send sends a request, with an access token if the server requires OAuth. If the server refuses the token, the server
+// has not executed the request. In this case, send replaces the token and sends the request once more, unless once is
+// true. The first attempt counts as sent, even if the second one fails. If signedIn is not nil, send uses only tokens
+// of this connection. The other parameters are those of [httpclient.Client.SendWhen].
 func (s *Transport) send(ctx context.Context, signedIn *accesstoken.Connection, once bool, begin func() error, head *httpclient.Head, fields []httpclient.Field, body []byte) (*http.Response, error) {
 	if s.tokens == nil {
 		return s.client.SendWhen(ctx, begin, head, fields, body)
@@ -90,7 +90,7 @@ func (s *Transport) token(ctx context.Context, signedIn *accesstoken.Connection)
 	return signedIn.Token(ctx)
 }
 
-// connection returns the connection with whose tokens a session is opened now. It is nil if the server does not require
+// connection returns the connection whose access tokens a new session uses. It is nil if the server does not require
 // OAuth.
 func (s *Transport) connection(ctx context.Context) (*accesstoken.Connection, error) {
 	if s.tokens == nil {
@@ -103,8 +103,8 @@ func (s *Transport) connection(ctx context.Context) (*accesstoken.Connection, er
 	return signedIn, nil
 }
 
-// sendLast sends a request without a body that ends a session. If there is no valid access token any more, the request
-// has the last one, because the server would otherwise keep the session.
+// sendLast sends the request that ends a session. This request has no body. If there is no valid access token any more,
+// the request contains the last access token, because the server would otherwise keep the session.
 func (s *Transport) sendLast(ctx context.Context, signedIn *accesstoken.Connection, head *httpclient.Head, fields []httpclient.Field) (*http.Response, error) {
 	if s.tokens == nil || signedIn == nil {
 		return s.send(ctx, nil, true, nil, head, fields, nil)
@@ -151,8 +151,8 @@ func hasChallenge(resp *http.Response, codes ...string) bool {
 }
 
 // requiredScopes reports whether a server refuses an access token because of missing scopes (RFC 6750, section 3.1). It
-// returns the scopes that the server names, in a form that can be shown: at most maxScopes of at most 64 bytes, and only
-// those that consist of usual characters, because a text could be instructions for a model.
+// returns the names of these scopes, in a form that may be shown. It omits names of more than 64 bytes and names with
+// unusual characters, because they could be instructions for a model. It returns at most maxScopes names.
 func requiredScopes(resp *http.Response) (scopes string, lacksScopes bool) {
 	if !hasChallenge(resp, "insufficient_scope") {
 		return "", false

@@ -98,9 +98,9 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	}
 }
 
-// shownAddress returns an address that a server has sent in a form that every caller may see. The result is escaped,
-// and its length is limited. It contains no user, no query, no fragment, and no parts that could be a credential. It is
-// "" if location is not an address that may be shown.
+// shownAddress converts an address from a server into a form that every caller may see. The result is escaped, and its
+// length is limited. It contains no user, no query, no fragment, and no parts that could be a credential. It is "" if
+// location is not an address that may be shown.
 func (s *Transport) shownAddress(location string) string {
 	at, err := s.url.Parse(location)
 	if location == "" || err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || len(at.Host) > maxShownHost {

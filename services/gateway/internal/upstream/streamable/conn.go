@@ -27,8 +27,8 @@ var (
 	// errForgotten means that the server has responded to a request in a session with status 404. This means that the
 	// server has ended the session and has not read the request (MCP 2025-11-25, Session Management).
 	errForgotten = errors.New("the server no longer knows the session")
-	// errDoubtful means that the server has responded to a request in a session without a usable answer, and with a status
-	// that some servers use for an unknown session.
+	// errDoubtful means that the server's response in a session contains no usable answer, and has a status that some
+	// servers use for an unknown session.
 	errDoubtful = errors.New("the server may no longer know the session")
 	errSession  = errors.New("the server's session id is too long, or contains a character that MCP does not allow")
 )
@@ -46,7 +46,7 @@ type conn struct {
 	probed time.Time
 	// listened is true if the server has opened a stream for the session.
 	listened atomic.Bool
-	// unwatch ends the wait for the end of the sign-in with which the session was opened.
+	// unwatch stops watching whether the session's sign-in has ended.
 	unwatch func() bool
 }
 
@@ -56,8 +56,8 @@ type negotiated struct {
 	session string
 	// version is the negotiated protocol revision, or empty if the gateway does not know it.
 	version string
-	// closed is true if no more messages can be sent. lost is true if the reason is that the server has lost the
-	// session. why is the reason if the sign-in has ended with which the session was opened.
+	// closed is true if no more messages can be sent. lost is true if the server has lost the session. why is the reason
+	// why the session's sign-in has ended, or nil if it has not ended.
 	closed, lost bool
 	why          error
 	// signedIn is the sign-in with which the session was opened. Only its access tokens are used. It is nil if the
@@ -100,8 +100,8 @@ func (c *conn) handshake(ctx context.Context, memory *limits.Memory) (*negotiate
 	return state, upstream.Answer{Message: message, Status: resp.StatusCode}, nil
 }
 
-// connection returns the sign-in with which a handshake is made. If there was a handshake before, it is the same sign-in,
-// because a session is never used with two accounts.
+// connection returns the sign-in for the next handshake. All handshakes of a connection use the same sign-in, because a
+// session is never used with two accounts.
 func (c *conn) connection(ctx context.Context) (*accesstoken.Connection, error) {
 	if before := c.state.Load(); before != nil && before.signedIn != nil {
 		return before.signedIn, nil
@@ -114,7 +114,8 @@ func (c *conn) watch() {
 	c.unwatch = c.state.Load().signedIn.AfterEnd(c.lose)
 }
 
-// lose ends the session because its sign-in has ended. It tells the server so, with the last access token.
+// lose ends the session because its sign-in has ended. It also ends the session at the server, with the last access
+// token.
 func (c *conn) lose(why error) {
 	defer func() { _ = recover() }() // net/http recovers only panics in the goroutines of requests
 	old := c.state.Load()
@@ -146,8 +147,8 @@ func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen replaces old, which is a lost session, with a new session. If another request has already replaced it, reopen
-// returns that session.
+// reopen replaces the lost session old with a new session. If another request has already replaced old, reopen returns
+// the session that has replaced it.
 func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:

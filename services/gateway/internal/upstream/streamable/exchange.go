@@ -203,11 +203,11 @@ func methodOf(req upstream.Request) func(id []byte) string {
 }
 
 func contentType(resp *http.Response) string {
-	given := resp.Header.Get("Content-Type")
-	if given == typeJSON {
+	value := resp.Header.Get("Content-Type")
+	if value == typeJSON {
 		return typeJSON
 	}
-	kind, _, _ := mime.ParseMediaType(given)
+	kind, _, _ := mime.ParseMediaType(value)
 	return kind
 }
 

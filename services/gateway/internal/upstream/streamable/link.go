@@ -52,7 +52,7 @@ type link struct {
 	has *limits.Memory
 	// version is the negotiated revision, or nil before a revision is negotiated.
 	version atomic.Pointer[string]
-	// replies contains the gateway's responses to the server's requests that are not posted yet.
+	// replies contains responses from the gateway that are not posted yet.
 	replies chan upstream.Request
 
 	mu            sync.Mutex
@@ -114,7 +114,7 @@ func (s *Transport) dial(ctx context.Context, signedIn *accesstoken.Connection, 
 	return l, nil
 }
 
-// hold ends the stream when the sign-in ends with which it was opened, unless the returned function is called before.
+// hold ends the stream when the stream's sign-in ends, unless the returned function has been called.
 func (l *link) hold() func() {
 	held, release := l.signedIn.Hold(l.all)
 	stop := context.AfterFunc(held, func() { l.end(context.Cause(held)) })

@@ -118,17 +118,17 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leastWait and mostWait limit the delay before a stream is resumed. They apply to the retry time from the server.
-// leastRetry is the minimum retry time that is forwarded to clients.
+// minWait and maxWait limit the delay before a stream is resumed. The server can set this delay. minRetry is the
+// minimum retry time that is forwarded to clients.
 const (
-	leastWait  = 100 * time.Millisecond
-	mostWait   = 30 * time.Second
-	leastRetry = 500 * time.Millisecond
+	minWait  = 100 * time.Millisecond
+	maxWait  = 30 * time.Second
+	minRetry = 500 * time.Millisecond
 )
 
 // resume continues a stream that has ended, after the delay that the server has requested.
 func (c *conn) resume(ctx context.Context, state *negotiated, last string, wait time.Duration) (io.ReadCloser, error) {
-	later := time.NewTimer(max(leastWait, min(wait, mostWait)))
+	later := time.NewTimer(max(minWait, min(wait, maxWait)))
 	defer later.Stop()
 	select {
 	case <-later.C:
@@ -140,8 +140,8 @@ func (c *conn) resume(ctx context.Context, state *negotiated, last string, wait 
 
 func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byte, stream *eventReader, state *negotiated) error {
 	event := upstream.Event{ID: stream.id, Retry: stream.retry}
-	if event.Retry != "" && stream.wait < leastRetry { // with a shorter time, clients would reconnect too often
-		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
+	if event.Retry != "" && stream.wait < minRetry { // with a shorter time, clients would reconnect too often
+		event.Retry = strconv.FormatInt(minRetry.Milliseconds(), 10)
 	}
 	// An event id that contains a secret is not forwarded.
 	if c.server.secrets.Load().clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) {

@@ -45,8 +45,8 @@ func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated
 	}
 }
 
-// subscribe sends subscriptions/listen, whose answer is a stream without an end. The stream ends when the sign-in ends
-// with which it was opened.
+// subscribe sends subscriptions/listen, whose answer is a stream without an end. The gateway ends the stream when the
+// stream's sign-in ends.
 func (c *conn) subscribe(ctx context.Context, req upstream.Request, state *negotiated, events func([]byte)) (upstream.Answer, error) {
 	signedIn := state.signedIn
 	if signedIn == nil {
@@ -66,7 +66,7 @@ func (c *conn) subscribe(ctx context.Context, req upstream.Request, state *negot
 	return answer, err
 }
 
-// errNotNow means that a server's answer does not show whether it supports revision 2026-07-28.
+// errNotNow means that an answer does not show whether the server supports revision 2026-07-28.
 var errNotNow = errors.New("it did not answer which revisions it speaks")
 
 // bodyHeaders returns the headers that repeat parts of a request's body.

@@ -83,7 +83,7 @@ func withSessionLost(now *negotiated, why error) error {
 	return why
 }
 
-// lossError returns the reason why the session is lost, which wraps [upstream.ErrSessionLost].
+// lossError returns the reason why the session is lost. The error wraps [upstream.ErrSessionLost].
 func (state *negotiated) lossError() error {
 	if state.why != nil {
 		return state.why

@@ -21,9 +21,9 @@ var limitChangeCases = []testCase{
 		for range 10 {
 			f.granted(limitOf("b", 15, long))
 		}
-		f.left(0, limitOf("b", 4, long))
+		f.wantRemaining(0, limitOf("b", 4, long))
 		f.refused(limitOf("b", 4, long))
-		f.left(5, limitOf("b", 15, long))
+		f.wantRemaining(5, limitOf("b", 15, long))
 	}},
 	{name: "after a lowered max enough must leave, exactly", exact: true, run: func(f *fixture) {
 		for range 10 {
@@ -70,13 +70,13 @@ var limitChangeCases = []testCase{
 		f.fails("Reserve", err, store.ErrInvalid)
 		_, err = f.store.Peek(f.Context(), []store.Limit{other})
 		f.fails("Peek", err, store.ErrInvalid)
-		f.left(1, limitOf("a", 1, long), limitOf("b", 2, long))
+		f.wantRemaining(1, limitOf("a", 1, long), limitOf("b", 2, long))
 	}},
 	{name: "an empty bucket is equal to no bucket", run: func(f *fixture) {
 		f.granted(limitOf("b", 2, short))
 		f.Sleep(short + short/2)
 		f.fails("Reset", f.store.Reset(f.Context(), "b"), store.ErrNotFound)
 		f.granted(limitOf("b", 2, long))
-		f.left(1, limitOf("b", 2, long))
+		f.wantRemaining(1, limitOf("b", 2, long))
 	}},
 }

@@ -42,8 +42,8 @@ type operation struct {
 
 // A result is the result of an operation on the store.
 type result struct {
-	granted bool // for "return": true if this operation settled the reservation
-	left    counts
+	granted   bool // for "return": true if this operation settled the reservation
+	remaining counts
 }
 
 // counters is the sequential model of two buckets.
@@ -76,7 +76,7 @@ func (c counts) step(op operation, r result) (bool, counts) {
 	}
 	for i := range next {
 		named := op.kind == "peek" || op.cost[i] > 0
-		if named && r.left[i] != linearMax[i]-next[i] {
+		if named && r.remaining[i] != linearMax[i]-next[i] {
 			return false, c
 		}
 	}
@@ -88,7 +88,7 @@ func (c counts) step(op operation, r result) (bool, counts) {
 func (f *fixture) record(round uint64) []porcupine.Operation {
 	var clock atomic.Int64
 	histories := make([][]porcupine.Operation, linearClients)
-	f.together(linearClients, func(i int) {
+	f.concurrently(linearClients, func(i int) {
 		client := &linearClient{f: f, name: fmt.Sprint(round, "/", i), bucket: fmt.Sprint("linear", round)}
 		random := rand.New(rand.NewPCG(round, uint64(i)))
 		for range linearSteps {
@@ -147,7 +147,7 @@ func (c *linearClient) do(op operation) result {
 			c.f.Errorf("Peek: %v %v", left, err)
 			return result{}
 		}
-		return result{granted: true, left: counts(left)}
+		return result{granted: true, remaining: counts(left)}
 	default:
 		return c.reserve(op.cost)
 	}
@@ -168,7 +168,7 @@ func (c *linearClient) reserve(cost counts) result {
 	var named int
 	for i := range cost {
 		if cost[i] > 0 {
-			got.left[i] = answer.Remaining[named]
+			got.remaining[i] = answer.Remaining[named]
 			named++
 		}
 	}

@@ -121,9 +121,9 @@ func (m *model) settle(t *rapid.T) {
 	}
 }
 
-// within returns the number of units that were taken from the limit's bucket in a closed period. The period ends at the
-// given time and has the length of the limit's window.
-func (m *model) within(l store.Limit, end time.Duration) int64 {
+// unitsIn returns the number of units that were taken from the limit's bucket in a closed period. The period ends at
+// the given time and has the length of the limit's window.
+func (m *model) unitsIn(l store.Limit, end time.Duration) int64 {
 	var sum int64
 	for _, u := range m.taken[l.Bucket] {
 		if end-u.at <= l.Window {
@@ -135,13 +135,13 @@ func (m *model) within(l store.Limit, end time.Duration) int64 {
 
 // fits reports whether the limits fit at the given time if no other units are taken before that time.
 func (m *model) fits(limits []store.Limit, at time.Duration) bool {
-	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.within(l, at)+l.Cost > l.Max })
+	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.unitsIn(l, at)+l.Cost > l.Max })
 }
 
 // sameResult checks that the store's result equals the model's result.
 func (m *model) sameResult(t *rapid.T, limits []store.Limit, result store.Result) {
 	for i, l := range limits {
-		if want := max(0, l.Max-m.within(l, m.now)); result.Remaining[i] != want {
+		if want := max(0, l.Max-m.unitsIn(l, m.now)); result.Remaining[i] != want {
 			t.Fatalf("%d left of %v at %v, want %d", result.Remaining[i], l, m.now, want)
 		}
 	}
@@ -166,7 +166,7 @@ func (m *model) sameResult(t *rapid.T, limits []store.Limit, result store.Result
 // after its retry time. The method try checks grants.
 func (m *model) noBetterResult(t *rapid.T, limits []store.Limit, result store.Result) {
 	for i, l := range limits {
-		if most := max(0, l.Max-m.within(l, m.now)); result.Remaining[i] > most {
+		if most := max(0, l.Max-m.unitsIn(l, m.now)); result.Remaining[i] > most {
 			t.Fatalf("%d left of %v at %v, at most %d are", result.Remaining[i], l, m.now, most)
 		}
 	}

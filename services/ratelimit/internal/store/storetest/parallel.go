@@ -15,7 +15,7 @@ var parallelCases = []testCase{
 		for repeat := range 20 {
 			l := limitOf(fmt.Sprint("b", repeat), 10, long)
 			var granted atomic.Int64
-			f.together(1000, func(i int) {
+			f.concurrently(1000, func(i int) {
 				result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: fmt.Sprint(repeat, "/", i), Limits: []store.Limit{l}, Lifetime: time.Minute})
 				if err != nil {
 					f.Errorf("Reserve: %v", err)
@@ -27,13 +27,13 @@ var parallelCases = []testCase{
 			if granted.Load() != 10 {
 				f.Fatalf("repeat %d: %d passed, want 10", repeat, granted.Load())
 			}
-			f.left(0, l)
+			f.wantRemaining(0, l)
 		}
 	}},
 	{name: "parallel repeats of one key get one reservation and take once", run: func(f *fixture) {
 		a, b := limitOf("a", 100, long), limitOf("b", 1, long)
 		var ids sync.Map
-		f.together(200, func(int) {
+		f.concurrently(200, func(int) {
 			result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: "k", Limits: []store.Limit{a, b}, Lifetime: time.Minute})
 			if err != nil || !result.Granted {
 				f.Errorf("Reserve: %+v %v", result, err)
@@ -45,15 +45,15 @@ var parallelCases = []testCase{
 		if n != 1 {
 			f.Errorf("%d reservations, want 1", n)
 		}
-		f.left(99, a)
-		f.left(0, b)
+		f.wantRemaining(99, a)
+		f.wantRemaining(0, b)
 	}},
 	{name: "of parallel settles one counts, and gives back once", run: func(f *fixture) {
 		l := limitOf("b", 10, long)
 		f.granted(withCost(3, l))
 		held := f.granted(withCost(5, l))
 		var settled atomic.Int64
-		f.together(100, func(int) {
+		f.concurrently(100, func(int) {
 			ok, err := f.store.Settle(f.Context(), held.Reservation.ID, store.NeverSent)
 			if err != nil {
 				f.Errorf("Settle: %v", err)
@@ -65,13 +65,13 @@ var parallelCases = []testCase{
 		if settled.Load() != 1 {
 			f.Errorf("%d settled it, want 1", settled.Load())
 		}
-		f.left(7, l)
+		f.wantRemaining(7, l)
 	}},
 	{name: "parallel reservations of overlapping limits in any order end, all or nothing", run: overlapping},
 }
 
-// together calls the given function n times concurrently and waits for all calls.
-func (f *fixture) together(n int, do func(i int)) {
+// concurrently calls the given function n times in parallel and waits for all calls.
+func (f *fixture) concurrently(n int, do func(i int)) {
 	var all sync.WaitGroup
 	start := make(chan struct{})
 	for i := range n {
@@ -89,7 +89,7 @@ func (f *fixture) together(n int, do func(i int)) {
 func overlapping(f *fixture) {
 	const buckets, callers, calls, most = 12, 16, 250, 600
 	var spent [buckets]atomic.Int64
-	f.together(callers, func(caller int) {
+	f.concurrently(callers, func(caller int) {
 		random := rand.New(rand.NewPCG(1, uint64(caller)))
 		for call := range calls {
 			chosen := random.Perm(buckets)[:1+random.IntN(6)]
@@ -110,7 +110,7 @@ func overlapping(f *fixture) {
 		if spent[b].Load() > most {
 			f.Errorf("bucket %d granted %d of %d", b, spent[b].Load(), most)
 		}
-		f.left(most-spent[b].Load(), limitOf(fmt.Sprint("b", b), most, long))
+		f.wantRemaining(most-spent[b].Load(), limitOf(fmt.Sprint("b", b), most, long))
 	}
 }
 

@@ -20,7 +20,7 @@ var reservationCases = []testCase{
 		if repeat.Remaining[0] != 1 || repeat.Remaining[1] != 0 || repeat.Limit != 1 {
 			f.Errorf("remaining units: %v, tightest %d", repeat.Remaining, repeat.Limit)
 		}
-		f.left(1, a)
+		f.wantRemaining(1, a)
 	}},
 	{name: "a key that was granted is refused for other limits", run: func(f *fixture) {
 		a, b := limitOf("a", 5, long), limitOf("b", 5, long)
@@ -39,8 +39,8 @@ var reservationCases = []testCase{
 				f.Errorf("%s: granted", name)
 			}
 		}
-		f.left(4, a, b)
-		f.left(5, limitOf("c", 5, long))
+		f.wantRemaining(4, a, b)
+		f.wantRemaining(5, limitOf("c", 5, long))
 	}},
 	{name: "a refusal is not remembered", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
@@ -65,7 +65,7 @@ var reservationCases = []testCase{
 			f.settle(first.Reservation.ID, store.NeverSent, false)
 			f.settle(repeat.Reservation.ID, store.Sent, true)
 		}
-		f.left(0, l)
+		f.wantRemaining(0, l)
 	}},
 	{name: "R2: what was sent is spent", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
@@ -81,11 +81,11 @@ var reservationCases = []testCase{
 		grant := f.granted(withCost(4, a), withCost(400, b))
 		f.granted(withCost(2, a), withCost(200, b))
 		f.settle(grant.Reservation.ID, store.NeverSent, true)
-		f.left(5, a)
-		f.left(500, b)
+		f.wantRemaining(5, a)
+		f.wantRemaining(500, b)
 		f.settle(grant.Reservation.ID, store.NeverSent, false)
 		f.settle(grant.Reservation.ID, store.Sent, false)
-		f.left(5, a)
+		f.wantRemaining(5, a)
 	}},
 	{name: "what is given back is that reservation's time and no other", exact: true, run: func(f *fixture) {
 		l := limitOf("b", 3, time.Minute)
@@ -120,7 +120,7 @@ var reservationCases = []testCase{
 		}
 		f.granted(withCost(2, l), withCost(2000, large))
 		f.settle(grant.Reservation.ID, store.NeverSent, true)
-		f.left(0, l, large)
+		f.wantRemaining(0, l, large)
 	}},
 	{name: "a reservation that is not settled expires, and what it took is spent", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
@@ -137,7 +137,7 @@ var reservationCases = []testCase{
 		if result, err := f.store.Reserve(f.Context(), r); result.Granted || err != nil {
 			f.Errorf("its key still works: %+v %v", result, err)
 		}
-		f.left(0, l)
+		f.wantRemaining(0, l)
 	}},
 	{name: "a renewed reservation is extended", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
@@ -163,7 +163,7 @@ var reservationCases = []testCase{
 			f.Errorf("a repeat returns %+v, want an end at %v", repeat.Reservation, expires)
 		}
 		f.settle(grant.Reservation.ID, store.NeverSent, true)
-		f.left(1, l)
+		f.wantRemaining(1, l)
 	}},
 	{name: "a reservation that has ended is not renewed", run: func(f *fixture) {
 		l := limitOf("b", 5, long)
@@ -198,6 +198,6 @@ var reservationCases = []testCase{
 			f.fails("the zero outcome", err, store.ErrInvalid)
 		}
 		f.settle(id, store.NeverSent, true)
-		f.left(5, l)
+		f.wantRemaining(5, l)
 	}},
 }

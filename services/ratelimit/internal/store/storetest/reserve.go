@@ -32,7 +32,7 @@ var reserveCases = []testCase{
 		if diff := cmp.Diff([]int64{10, 0, 10}, result.Remaining); result.Limit != 1 || diff != "" {
 			f.Errorf("refused by %d, remaining: -want +got\n%s", result.Limit, diff)
 		}
-		f.left(10, a, c)
+		f.wantRemaining(10, a, c)
 		f.fails("reset of a bucket that only a refusal named", f.store.Reset(f.Context(), "a"), store.ErrNotFound)
 	}},
 	{name: "a grant names the limit with the least left", run: func(f *fixture) {
@@ -67,7 +67,7 @@ var reserveCases = []testCase{
 			f.Errorf("refused with %+v", result)
 		}
 		f.granted(withCost(3, l))
-		f.left(0, l)
+		f.wantRemaining(0, l)
 	}},
 	{name: "a large max is not exceeded either", run: func(f *fixture) {
 		l := limitOf("b", 1_000_000, long)
@@ -95,12 +95,12 @@ var reserveCases = []testCase{
 			limits[i] = limitOf(fmt.Sprint("b", i), 2, long)
 		}
 		f.granted(limits...)
-		f.left(1, limits...)
+		f.wantRemaining(1, limits...)
 		f.granted(limits[40])
 		if result := f.refused(limits...); result.Limit != 40 {
 			f.Errorf("refused by limit %d, want 40", result.Limit)
 		}
-		f.left(1, limits[:40]...)
+		f.wantRemaining(1, limits[:40]...)
 	}},
 	{name: "I3: the cap of a principal applies to a thousand sessions", run: func(f *fixture) {
 		var granted int
@@ -124,12 +124,12 @@ var reserveCases = []testCase{
 		l := limitOf("b", 1, long)
 		_, err := f.store.Reserve(ctx, store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Minute})
 		f.fails("Reserve", err, context.Canceled)
-		f.left(1, l)
+		f.wantRemaining(1, l)
 		result := f.granted(l)
 		_, err = f.store.Settle(ctx, result.Reservation.ID, store.NeverSent)
 		f.fails("Settle", err, context.Canceled)
 		f.fails("Reset", f.store.Reset(ctx, "b"), context.Canceled)
-		f.left(0, l)
+		f.wantRemaining(0, l)
 		_, err = f.store.Renew(ctx, result.Reservation.ID, time.Minute)
 		f.fails("Renew", err, context.Canceled)
 		_, err = f.store.Peek(ctx, []store.Limit{l})
@@ -137,13 +137,13 @@ var reserveCases = []testCase{
 	}},
 	{name: "a peek takes nothing and may name a bucket twice", run: func(f *fixture) {
 		l := limitOf("b", 3, long)
-		f.left(3, l, withCost(0, l), withCost(99, l))
+		f.wantRemaining(3, l, withCost(0, l), withCost(99, l))
 		f.granted(l)
-		f.left(2, l, l)
+		f.wantRemaining(2, l, l)
 		for range 2 {
 			f.granted(l)
 		}
-		f.left(0, l)
+		f.wantRemaining(0, l)
 	}},
 	{name: "a reset empties its bucket and no other", run: func(f *fixture) {
 		a, b := limitOf("a", 1, long), limitOf("b", 1, long)
@@ -151,8 +151,8 @@ var reserveCases = []testCase{
 		if err := f.store.Reset(f.Context(), "a"); err != nil {
 			f.Fatalf("Reset: %v", err)
 		}
-		f.left(1, a)
-		f.left(0, b)
+		f.wantRemaining(1, a)
+		f.wantRemaining(0, b)
 		f.fails("a second reset", f.store.Reset(f.Context(), "a"), store.ErrNotFound)
 		f.granted(a)
 		f.refused(a)
@@ -198,7 +198,7 @@ func invalid(f *fixture) {
 		if result.Granted {
 			f.Errorf("%s: granted", tt.name)
 		}
-		f.left(1, good)
+		f.wantRemaining(1, good)
 	}
 	f.reserveAs("k", good) // the store has not stored the failed requests
 	_, err := f.store.Peek(f.Context(), nil)

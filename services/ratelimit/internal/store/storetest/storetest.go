@@ -66,12 +66,12 @@ type testCase struct {
 const (
 	// long is the length of a window that does not end during a test.
 	long = time.Hour
-	// short is the length of a window that is short enough for a test to wait until it ends.
+	// short is the length of a window that ends soon enough for a test to wait for its end.
 	short = 500 * time.Millisecond
 )
 
-func limitOf(bucket string, most int64, window time.Duration) store.Limit {
-	return store.Limit{Bucket: bucket, Max: most, Window: window, Cost: 1}
+func limitOf(bucket string, maxUnits int64, window time.Duration) store.Limit {
+	return store.Limit{Bucket: bucket, Max: maxUnits, Window: window, Cost: 1}
 }
 
 func withCost(cost int64, l store.Limit) store.Limit {
@@ -79,7 +79,6 @@ func withCost(cost int64, l store.Limit) store.Limit {
 	return l
 }
 
-// reserve reserves units of limits with a new key.
 func (f *fixture) reserve(limits ...store.Limit) store.Result {
 	f.Helper()
 	f.calls++
@@ -137,8 +136,8 @@ func (f *fixture) refused(limits ...store.Limit) store.Result {
 	return result
 }
 
-// left fails the test unless each limit's bucket has exactly the wanted number of remaining units.
-func (f *fixture) left(want int64, limits ...store.Limit) {
+// wantRemaining fails the test unless the bucket of each limit has exactly the wanted number of remaining units.
+func (f *fixture) wantRemaining(want int64, limits ...store.Limit) {
 	f.Helper()
 	got, err := f.store.Peek(f.Context(), limits)
 	if err != nil {

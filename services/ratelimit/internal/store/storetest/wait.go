@@ -82,7 +82,7 @@ var waitCases = []testCase{
 			}
 			f.refused(l)
 			f.Sleep(60*time.Second + f.Tick)
-			f.left(10, l)
+			f.wantRemaining(10, l)
 		}
 	}},
 	{name: "refusals do not push the retry time away", exact: true, run: func(f *fixture) {
