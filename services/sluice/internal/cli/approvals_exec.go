@@ -28,11 +28,12 @@ type approvalCommand struct {
 	reported int
 }
 
-// openApproval is an approval that has not ended. told is true if a run of the command was queued for it.
+// openApproval is an approval that has not ended. queued is true after a run of the command was queued for the
+// approval.
 type openApproval struct {
 	*approvalv1.Approval
 
-	told bool
+	queued bool
 }
 
 func (a *openApproval) pending() bool {
@@ -80,7 +81,7 @@ func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalS
 		default:
 			e.open[id] = &openApproval{Approval: a}
 		}
-		if now := e.open[id]; now != nil && now.pending() && !now.told && !slices.Contains(e.waiting, id) {
+		if now := e.open[id]; now != nil && now.pending() && !now.queued && !slices.Contains(e.waiting, id) {
 			e.waiting = append(e.waiting, id)
 		}
 	}
@@ -93,7 +94,7 @@ func (e *approvalCommand) runWaiting(ctx context.Context, client approvalv1.Appr
 	e.waiting = slices.DeleteFunc(e.waiting, func(id string) bool { return e.open[id] == nil || !e.open[id].pending() })
 	for len(e.waiting) > 0 && !e.commands.Full() {
 		a := e.open[e.waiting[0]]
-		e.waiting, a.told = e.waiting[1:], true
+		e.waiting, a.queued = e.waiting[1:], true
 		e.runFor(ctx, client, a.Approval)
 	}
 	if n := len(e.waiting); n != e.reported {

@@ -109,8 +109,8 @@ func (t *tool) printChanged(what, revision string) error {
 	return nil
 }
 
-// listedDigest returns the complete digest of the definition that --digest selects. The arguments in given are the
-// server and the tool.
+// listedDigest returns the complete digest of the definition that --digest selects. The parameter given contains the
+// names of the server and the tool.
 func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *reviewFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
 	if err != nil {

@@ -221,6 +221,6 @@ func rpcMessage(raw []byte) string {
 	if json.Unmarshal(raw, &answer) == nil && answer.Error.Message != "" {
 		return answer.Error.Message
 	}
-	const most = 200
-	return strings.ToValidUTF8(string(raw[:min(len(raw), most)]), "")
+	const maxLength = 200
+	return strings.ToValidUTF8(string(raw[:min(len(raw), maxLength)]), "")
 }

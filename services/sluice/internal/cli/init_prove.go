@@ -78,7 +78,7 @@ func (s *setup) showRefusal(ctx context.Context) error {
 		return fmt.Errorf("read the result of a call: %w", err)
 	}
 	if result.Meta.Decision.Code == "" {
-		return nil // an earlier configuration of the server allows or only observes all calls
+		return nil // the server was configured before this run, and all its calls are allowed or only observed
 	}
 	s.printf("An example of a refusal: %s calls %s of %s, a tool that the policy does not allow:", client.Name, unknownTool, w.Entry.Name)
 	result.IsError = false // the refusal is part of the output of init

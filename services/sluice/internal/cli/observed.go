@@ -13,9 +13,9 @@ import (
 // each of the first ten parts, and a line with the number of the other parts. The parameter count is the number of all
 // parts.
 func describeObserved(parts []*policyv1.ObservedPolicy, count int) []string {
-	const most = 10
+	const maxLines = 10
 	var lines []string
-	for _, p := range parts[:min(len(parts), most)] {
+	for _, p := range parts[:min(len(parts), maxLines)] {
 		lines = append(lines, policy.DescribeObserved(p))
 	}
 	if more := count - len(lines); more > 0 {

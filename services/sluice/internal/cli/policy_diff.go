@@ -172,7 +172,6 @@ func (t *tool) diffLive(ctx context.Context, req *policyv1.DiffRevisionsRequest,
 	return t.diffRevisions(ctx, policyv1.NewPolicyServiceClient(conn), req)
 }
 
-// diffRevisions lets the policy service compare documents.
 func (t *tool) diffRevisions(ctx context.Context, client policyv1.PolicyServiceClient, req *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
@@ -252,7 +251,6 @@ func howDocumentsCompared(totals *policyv1.DiffTotals, recorded bool) string {
 	return text
 }
 
-// printMessage prints a message as JSON.
 func (t *tool) printMessage(m proto.Message) error {
 	raw, err := protojson.Marshal(m)
 	if err != nil {

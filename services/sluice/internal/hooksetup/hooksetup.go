@@ -30,8 +30,8 @@ const (
 	Hold = 240 * time.Second
 )
 
-// settle is how long Sluice waits after it has changed a file before it reads the file again, to detect that the client
-// has overwritten the change.
+// settle is the time that Sluice waits after it has changed a file. It then reads the file again, to detect whether the
+// client has overwritten the change.
 var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
