@@ -68,9 +68,9 @@ func (t *tool) startApprovalCommand(ctx context.Context, argv []string) (_ *appr
 
 var safeApprovalID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// moved handles an approval that has changed, or a heartbeat, for which the approval is nil. If the approval is pending
-// and the command has not run for it, moved queues the command. It also queues the command for earlier approvals that
-// had to wait because the queue was full.
+// moved handles a change to an approval. For a heartbeat, the approval is nil. If the approval is pending and the
+// command has not run for it, moved queues the command. It also queues the command for earlier approvals that had to
+// wait because the queue was full.
 func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) {
 	if id := a.GetId(); safeApprovalID.MatchString(id) {
 		switch known := e.open[id]; {

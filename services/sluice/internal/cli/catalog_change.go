@@ -35,7 +35,7 @@ func (f *reviewFlags) add(c *cobra.Command) {
 }
 
 // findDigest returns the digest that begins with the digits in --digest. It returns an error unless exactly one of the
-// given digests does so.
+// given digests begins with these digits.
 func (f *reviewFlags) findDigest(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}

@@ -47,7 +47,7 @@ func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	return nil, true
 }
 
-// isPersonal reports whether a configuration belongs to the person's own mesh, which clients start.
+// isPersonal reports whether a configuration belongs to the person's own mesh. Clients start this mesh on demand.
 func isPersonal(f *config.File) bool {
 	paths, err := personal.Find()
 	return err == nil && f.Name() == paths.Config

@@ -46,7 +46,8 @@ func incompleteError(format string, args ...any) error {
 }
 
 // comparisonError gives an error the exit code [exitFailed]. It does not change an error that already has an exit code.
-// It also does not change errSilent, which means exit code 1, because the change would make calls less restricted.
+// It also does not change errSilent, with which a command exits with code 1 if a change would make calls less
+// restricted.
 func comparisonError(err error) error {
 	var known exitError
 	if err == nil || errors.Is(err, errSilent) || errors.As(err, &known) {

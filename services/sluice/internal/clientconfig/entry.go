@@ -190,8 +190,8 @@ func (r *reader) read() {
 	e.SetRelay()
 }
 
-// readCommand reads the command and its arguments. It refuses a command in the form of a map with path, args and env,
-// which earlier versions of Zed wrote.
+// readCommand reads the command and its arguments. It refuses a command that is a map with path, args and env. Earlier
+// versions of Zed wrote such commands.
 func (r *reader) readCommand() {
 	d, e := r.dialect, &r.entry
 	switch command := r.node.Get(d.command); {

@@ -45,8 +45,8 @@ type Event struct {
 	ID string
 	// Session and Turn identify the conversation. Dir is the working directory.
 	Session, Turn, Dir string
-	// MCP describes the MCP server of the tool. It is nil for the client's own tools, except for a tool that reads
-	// resources of a server that is named in the arguments.
+	// MCP describes the MCP server of the tool. It is nil for the client's own tools. The exception is a tool that reads
+	// resources of a server, if the arguments name this server.
 	MCP *Server
 }
 

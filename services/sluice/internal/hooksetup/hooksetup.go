@@ -45,8 +45,8 @@ type Target struct {
 	Config string
 }
 
-// TargetOf returns the settings file of a client. If project is not empty, it returns the user's private settings file
-// in this project, which is not shared with other people.
+// TargetOf returns the settings file of a client. If project is not empty, it returns the settings file in this project
+// that is private to the user, and not the file that the project shares.
 func TargetOf(client clientconfig.Client, sys clientconfig.System, project string) (Target, error) {
 	t := Target{Client: client.ID, Project: project}
 	user := client.Files(sys, "")[0].Path
