@@ -135,7 +135,7 @@ type meshVerdict struct {
 	Decision string `json:"decision"`
 }
 
-// askMesh sends an event to the own mesh of the person who runs the client. It starts the mesh if necessary.
+// askMesh sends an event to the mesh of the person who runs the client. It starts the mesh if necessary.
 func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duration) (verdict meshVerdict, err error) {
 	own, err := t.hookMesh()
 	if err != nil {

@@ -465,7 +465,7 @@ func (e *elsewhereSetup) prove(ctx context.Context) error {
 	return nil
 }
 
-// removeElsewhere removes the files that `init --http` created, except files that were changed since.
+// removeElsewhere removes the files that `init --http` created. It keeps files that were changed after `init`.
 func (s *setup) removeElsewhere(ctx context.Context) error {
 	dirs := make(map[string]bool)
 	for path := range s.state.Created {

@@ -97,7 +97,7 @@ func (s *setup) trialOf(server string) *trial {
 }
 
 // compareVisible compares the tools in the trial with the list that an entry gets through the mesh. It returns an error
-// if a tool is missing in the list or has a different definition there.
+// if a tool is missing in the list or has a different definition in the list.
 func compareVisible(listed listedServer, t *trial) error {
 	if t == nil {
 		return nil

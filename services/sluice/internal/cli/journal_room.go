@@ -17,8 +17,8 @@ const (
 type journalRoom struct {
 	Bytes int64 `json:"bytes"`
 	Used  int64 `json:"used"`
-	// LastsDays is the number of days of records that fit within the limit at the current rate. It is 0 if the rate is not
-	// known yet.
+	// LastsDays is the number of days for which the limit is enough at the current rate of calls. It is 0 if the rate is
+	// not known yet.
 	LastsDays float64 `json:"lastsDays,omitzero"`
 }
 

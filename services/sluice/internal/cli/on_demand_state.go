@@ -36,7 +36,7 @@ func (t *tool) onDemandText(f *config.File) string {
 }
 
 // checkOnDemand returns check results about a mesh that clients start on demand. The second result is false if this
-// mesh is not running. A mesh that is not running is not a problem, because the next client starts the mesh.
+// mesh is not running. In that case there is no problem, because the next client starts the mesh.
 func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	if text := t.onDemandText(f); text != "" {
 		return []checkResult{{State: stateOK, Subject: "on demand", Result: text}}, true

@@ -210,8 +210,8 @@ func readDiff[R interface {
 }
 
 // printPolicyDiff prints a comparison. It returns an error if the documents can't be loaded, if not all calls were
-// compared, or if a change opens or may open calls (FLIP_KIND_OPENS). For example, refused calls would wait for
-// approval.
+// compared, or if a change makes or may make calls less restricted (FLIP_KIND_OPENS). For example, refused calls would
+// wait for approval.
 func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bool) error {
 	totals := diff.GetTotals()
 	if t.json() {

@@ -181,7 +181,7 @@ var (
 	yamlHooks = configedit.Layout{Format: configedit.YAML, NameKey: "client"}
 )
 
-// hooksIn returns the clients under hooks in the configuration, or nil if the configuration can't be parsed.
+// hooksIn returns the clients that have hooks in the configuration, or nil if the configuration can't be parsed.
 func hooksIn(data []byte) []string {
 	root, err := configedit.Parse(yamlHooks, data)
 	if err != nil {
