@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests packages once more that failed while other packages were tested beside them: retest.sh LIMIT LOG FLAG...
-# LOG is the output of `go test`. If more than LIMIT packages failed, nothing is tested again, and the script fails. It
-# also fails for what no busy machine explains: a data race, a panic, or a package that can't be built.
+# Tests the packages again that failed while other packages were tested at the same time: retest.sh LIMIT LOG FLAG...
+# LOG is the output of `go test`. If more than LIMIT packages failed, nothing is tested again, and the script fails. The
+# script also fails after errors that a busy machine can't cause: a data race, a panic, or a package that can't be built.
 set -euo pipefail
 limit=$1 log=$2
 shift 2

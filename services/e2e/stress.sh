@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs one stress test: stress.sh RUN [N]. Without RUN it lists the runs. `make stress RUN=name N=value` builds the
-# programs first. Other settings of a run are environment variables, which its sentence names.
+# Runs one stress test: stress.sh RUN [N]. Without RUN, the script lists the runs. `make stress RUN=name N=value` builds
+# the programs first. Other settings of a run are environment variables. The sentence of the run names them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 reports=$PWD/.cache
@@ -10,7 +10,7 @@ run=${1:-}
 # Each run below begins with a line `NAME) # DEFAULT: SENTENCE`. DEFAULT is the default of N, or - if the run has no N.
 runs() { sed -nE 's/^([a-z]+)\) # ([^:]+): (.*)$/\1\t\2\t\3/p' e2e/stress.sh; }
 
-# Prints all runs, one in each line.
+# Prints one line for each run.
 list() {
 	echo 'Choose a run with `make stress RUN=name`, or with `make stress RUN=name N=value` to replace the default of N:'
 	runs | while IFS=$'\t' read -r name n text; do
@@ -31,7 +31,7 @@ case $run in
 asked) # -: Run the stories without the cache of decisions, and again with each cached decision compared with policy.
 	stories=$(go list ./e2e/{agents,approvals,catalog,cli,clients,edge,mesh,policy,servers,telemetry})
 	E2E_SLUICE_DECISIONS_KEEP=false go test -p 1 -count=1 -timeout 60m $stories
-	# These tests set the share of sampled traces themselves.
+	# These tests set the ratio of sampled traces themselves.
 	sampled='^(TestTrace_UnsampledTraceHasAnID|TestConfig_InvalidConfigurationsAreReportedWithPosition)$'
 	E2E_SLUICE_TELEMETRY_SAMPLE=1 go test -p 1 -count=1 -timeout 60m -skip "$sampled" $stories
 	;;

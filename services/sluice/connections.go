@@ -15,8 +15,8 @@ type Connections struct {
 }
 
 // IdleSince returns the time when the last connection was closed, or the time of Begin if there has been no connection.
-// The second result is false while a connection is open. It is also false if neither Begin was called nor a connection
-// was opened.
+// The second result is false while a connection is open. It is also false if Begin was not called and no connection was
+// opened.
 func (c *Connections) IdleSince() (since time.Time, idle bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

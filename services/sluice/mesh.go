@@ -189,8 +189,8 @@ func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 // Sandboxes maps the name of each stdio server to the restrictions that the kernel enforces for the server.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
-// ObservedPolicy returns the first 100 parts of the active policy in observe mode (mode: observe), in which decisions
-// are recorded but not enforced. It also returns the total number of such parts.
+// ObservedPolicy returns the first 100 parts of the active policy that are in observe mode (mode: observe). The mesh
+// records the decisions of these parts, but does not enforce them. It also returns the total number of such parts.
 func (m *Mesh) ObservedPolicy() ([]*policyv1.ObservedPolicy, int) {
 	for _, svc := range m.services {
 		if p, ok := svc.(*policy.Service); ok {

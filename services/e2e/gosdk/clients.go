@@ -46,7 +46,7 @@ func EchoSample(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMess
 
 // ConnectInteractive connects a client that responds to requests from the server. The returned channel receives a
 // string for each elicitation and for each notification of a changed list. The caller must close the client.
-func ConnectInteractive(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-chan string) {
+func ConnectInteractive(t *testing.T, transport mcp.Transport) (c *mcp.ClientSession, heard <-chan string) {
 	t.Helper()
 	hears := make(chan string, 100)
 	client := mcp.NewClient(&mcp.Implementation{Name: "attending", Version: "1"}, &mcp.ClientOptions{
@@ -58,7 +58,7 @@ func ConnectInteractive(t *testing.T, over mcp.Transport) (c *mcp.ClientSession,
 		ToolListChangedHandler:   func(context.Context, *mcp.ToolListChangedRequest) { hears <- "tools changed" },
 		PromptListChangedHandler: func(context.Context, *mcp.PromptListChangedRequest) { hears <- "prompts changed" },
 	})
-	c, err := client.Connect(t.Context(), over, nil)
+	c, err := client.Connect(t.Context(), transport, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ type faultState struct {
 	// dropToggles is the number of times that [Proxy.DropSilently] was started or ended. The fault is active while
 	// dropToggles is odd.
 	dropToggles atomic.Int64
-	// commits is the state of [Proxy.DropCommitResponses], which is commitsPass, commitAwaited or commitSeen.
+	// commits is the state of [Proxy.DropCommitResponses]: commitsPass, commitAwaited or commitSeen.
 	commits atomic.Int32
 	// opened counts connections.
 	opened atomic.Int64

@@ -51,8 +51,8 @@ func (p *Proxy) Refuse(testing.TB) { p.proxy.Stop() }
 func (p *Proxy) Silence(t testing.TB) { p.addToxics(t, "timeout", `{"timeout": 0}`) }
 
 // Delay delays all data in both directions.
-func (p *Proxy) Delay(t testing.TB, by time.Duration) {
-	p.addToxics(t, "latency", fmt.Sprintf(`{"latency": %d}`, by.Milliseconds()))
+func (p *Proxy) Delay(t testing.TB, delay time.Duration) {
+	p.addToxics(t, "latency", fmt.Sprintf(`{"latency": %d}`, delay.Milliseconds()))
 }
 
 // Reset resets each connection as soon as data is sent on it.

@@ -47,7 +47,7 @@ const (
 	AssemblyScript Set = "assemblyscript"
 	// Conformance is the official conformance suite.
 	Conformance Set = "conformance"
-	// Conformance2 is version 0.2 of the conformance suite, which tests the requirements of each protocol revision.
+	// Conformance2 is version 0.2 of the conformance suite. This version tests the requirements of each protocol revision.
 	Conformance2 Set = "conformance-2"
 )
 

@@ -14,9 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// ServerEverything returns the command that starts the official everything server with a transport, which is `stdio`,
-// `sse` or `streamableHttp`. With `sse` or `streamableHttp`, the server listens on the port in the environment variable
-// PORT.
+// ServerEverything returns the command that starts the official everything server. The transport is `stdio`, `sse` or
+// `streamableHttp`. With `sse` or `streamableHttp`, the server listens on the port in the environment variable PORT.
 func ServerEverything(t testing.TB, transport string) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ServerEverything).Module("@modelcontextprotocol/server-everything/dist/index.js"), transport}

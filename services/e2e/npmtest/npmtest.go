@@ -1,5 +1,5 @@
 // Package npmtest provides the programs of package npm to tests: Node, MCP servers and MCP clients. It installs missing
-// programs. If an install fails, the test is not skipped but fails, with an error that describes what to do.
+// programs. If an install fails, the test fails and is not skipped. The error describes what to do.
 package npmtest
 
 import (

@@ -90,12 +90,12 @@ func IndexedHeaderBlock(name string, size, n int) []byte {
 	return append(block, bytes.Repeat([]byte{first}, n-1)...)
 }
 
-func hpackString(to []byte, text string) []byte {
-	const most = 127 // maximum of a length's 7-bit prefix (RFC 7541, section 5.1)
-	if len(text) < most {
-		return append(append(to, byte(len(text))), text...)
+func hpackString(block []byte, text string) []byte {
+	const maxPrefix = 127 // maximum of a length's 7-bit prefix (RFC 7541, section 5.1)
+	if len(text) < maxPrefix {
+		return append(append(block, byte(len(text))), text...)
 	}
-	return append(binary.AppendUvarint(append(to, most), uint64(len(text)-most)), text...)
+	return append(binary.AppendUvarint(append(block, maxPrefix), uint64(len(text)-maxPrefix)), text...)
 }
 
 // Open opens a stream with a header block, which may need several frames, and returns the stream id. If end is true,

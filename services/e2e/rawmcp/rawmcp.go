@@ -56,8 +56,8 @@ func Result(raw string) Answer {
 	}
 }
 
-// Start starts a server that lists the given tools, which are a JSON array, and responds to every call with the text
-// "ran". The server is stopped when the test ends.
+// Start starts a server that lists the given tools and responds to every call with the text "ran". tools is a JSON
+// array. The server is stopped when the test ends.
 func Start(t testing.TB, tools string) *Server {
 	t.Helper()
 	s := &Server{answers: make(map[string]Answer), tools: tools}
@@ -82,8 +82,8 @@ func (s *Server) SetTools(tools string) {
 	s.tools = tools
 }
 
-// SetSecondPage sets the tools on the second page of the list, which has the cursor "2". If tools is empty, the list
-// has only one page.
+// SetSecondPage sets the tools on the second page of the list. The second page has the cursor "2". If tools is empty,
+// the list has only one page.
 func (s *Server) SetSecondPage(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

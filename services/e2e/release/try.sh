@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs a release in each way, each in an empty root directory, and makes the first calls: one that is allowed and
-# one that is denied. The script runs in its own mount, process and network namespaces, so nothing can be downloaded.
-# npm and Go get the directories of this system that have their programs, read-only. It needs root, Node and a Go module
-# cache.
+# Installs a release in every supported way, each time in an empty root directory. It then makes two calls: one that is
+# allowed and one that is denied. The script runs in its own mount, process and network namespaces, so nothing can be
+# downloaded. The directories with the programs npm and Go are mounted read-only. The script needs root, Node and a Go
+# module cache.
 #
 #   try.sh RELEASE MODULES VERSION
 #
@@ -52,20 +52,22 @@ inside() {
 
 now() { date +%s%3N; } # in milliseconds
 
-# begin notes the time at which an installation begins.
+# begin records the time at which an installation begins.
 begin() {
   echo "== $1"
   begun=$(now)
 }
 
-# first prints the version, starts the mesh, and makes the first calls with the command that follows the name.
+# first prints the version, starts the mesh, and makes the first calls. The arguments are the name of the root directory
+# and the command that runs sluice.
 first() {
   local name=$1 installed up started denied
   installed=$(($(now) - begun))
   shift
   inside "$name" "$@" version
   started=$(now)
-  # The command gets its own process group, which gets a signal as from a terminal: npx does not pass SIGTERM on.
+  # The command gets its own process group, so that the signal reaches all its processes, as from a terminal. npx does
+  # not forward SIGTERM.
   (exec setsid env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin "$(command -v chroot)" "$scratch/$name" "$@" up) \
     >"$scratch/$name.log" 2>&1 &
   up=$!

@@ -16,8 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FastMetricExport is an environment variable, with its value, that makes a process export its metrics ten times a
-// second.
+// FastMetricExport is an environment variable with its value. It makes a process export its metrics ten times a second.
 const FastMetricExport = "OTEL_METRIC_EXPORT_INTERVAL=100"
 
 // Collector is an OTLP/gRPC receiver that stores every span and each metric's latest value. It is safe for concurrent

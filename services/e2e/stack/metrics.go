@@ -55,10 +55,10 @@ func (r *metricsReceiver) Export(_ context.Context, req *metricsv1.ExportMetrics
 	defer c.mu.Unlock()
 	c.raw = append(c.raw, raw...)
 	for _, resource := range req.GetResourceMetrics() {
-		of := attributes(resource.GetResource().GetAttributes())
+		attrs := attributes(resource.GetResource().GetAttributes())
 		for _, scope := range resource.GetScopeMetrics() {
 			for _, made := range scope.GetMetrics() {
-				c.metrics[metricKey{of["service.instance.id"], made.GetName()}] = newMetric(of["service.name"], made)
+				c.metrics[metricKey{attrs["service.instance.id"], made.GetName()}] = newMetric(attrs["service.name"], made)
 			}
 		}
 	}
@@ -109,11 +109,11 @@ func (c *Collector) Counts(prefix string) map[string]int64 {
 			if p.Value == 0 || !strings.HasPrefix(m.Name, prefix) {
 				continue
 			}
-			var of []string
+			var pairs []string
 			for _, key := range slices.Sorted(maps.Keys(p.Attributes)) {
-				of = append(of, key+"="+p.Attributes[key])
+				pairs = append(pairs, key+"="+p.Attributes[key])
 			}
-			out[m.Name+"{"+strings.Join(of, ",")+"}"] += p.Value
+			out[m.Name+"{"+strings.Join(pairs, ",")+"}"] += p.Value
 		}
 	}
 	return out

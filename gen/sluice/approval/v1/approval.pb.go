@@ -230,7 +230,7 @@ func (VoteChannel) EnumDescriptor() ([]byte, []int) {
 // argument values. People see the argument values in the approval's View, and the gateway that claims the call receives
 // them in the stored call.
 //
-// The approval service stores this message unchanged, as well as Move, BoundCall and Decision. Therefore, the fields of
+// The approval service stores the messages Approval, Move, BoundCall and Decision unchanged. Therefore, the fields of
 // these messages must keep their numbers.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`

@@ -108,8 +108,8 @@ const (
 	Code_CODE_STOPPED Code = 37
 	// A rule needs OAuth scopes that the caller does not have. A caller without a JWT of an issuer has no scopes.
 	Code_CODE_SCOPE_MISSING Code = 38
-	// The person for whom the caller works has to sign in at the server with her own account, or the caller works for no
-	// known person. The call was certainly not sent.
+	// The person for whom the caller works has to sign in at the server with the person's own account, or the caller
+	// works for no known person. The call was certainly not sent.
 	Code_CODE_LOGIN_REQUIRED Code = 39
 	// The body is larger than the gateway accepts for this kind of message.
 	Code_CODE_BODY_TOO_LARGE Code = 64

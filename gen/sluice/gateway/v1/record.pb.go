@@ -404,8 +404,8 @@ type Record struct {
 	// Address of the peer without its port. It is set on admission records. It is `*` for peers that are not counted
 	// separately because there are too many of them. On other records, it is empty.
 	Peer string `protobuf:"bytes,34,opt,name=peer,proto3" json:"peer,omitempty"`
-	// Not set by this version. On settled records, it is the sequence of the oldest record in this chain whose call is
-	// not settled yet, or the sequence of this record if there is none. A replay starts there.
+	// Not set by this version. On settled records, it is the sequence of the oldest record in this chain for which the
+	// call is not settled yet, or the sequence of this record if all calls are settled. A replay starts at this sequence.
 	ReplayFrom int64 `protobuf:"varint,35,opt,name=replay_from,json=replayFrom,proto3" json:"replay_from,omitempty"`
 	// Key that identified the session for limits per session. It is unspecified if no limit of the call is counted per
 	// session.

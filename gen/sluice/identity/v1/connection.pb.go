@@ -86,7 +86,7 @@ type StartConnectionRequest struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Redirect URI of the authorization request, which must be http on 127.0.0.1 or ::1.
 	RedirectUri string `protobuf:"bytes,2,opt,name=redirect_uri,json=redirectUri,proto3" json:"redirect_uri,omitempty"`
-	// Whether the account is used only to list the tools of a server at which each person uses her own account. Only
+	// Whether the account is used only to list the tools of a server at which each person uses a separate account. Only
 	// operators of the tenant "default" can connect such an account.
 	ForDiscovery  bool `protobuf:"varint,3,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -332,7 +332,7 @@ type Person struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tenant of the person.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Subject of the person: the owner of her agents.
+	// Subject of the person, as in the owner of the person's agents.
 	Subject       string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -760,11 +760,11 @@ type GetAccessTokenRequest struct {
 	RefusedGeneration int64 `protobuf:"varint,2,opt,name=refused_generation,json=refusedGeneration,proto3" json:"refused_generation,omitempty"`
 	// Generation of the access token that the server has accepted in its last response to the gateway, or 0.
 	AcceptedGeneration int64 `protobuf:"varint,4,opt,name=accepted_generation,json=acceptedGeneration,proto3" json:"accepted_generation,omitempty"`
-	// Person on whose behalf the server is called. The token is for her own account, and must not be used for any other
-	// person. The person is required if each person uses her own account at the server and for_discovery is false.
-	// Otherwise, the person must be absent.
+	// Person on whose behalf the server is called. The token is for this person's account, and must not be used for any
+	// other person. The person is required if each person uses a separate account at the server and for_discovery is
+	// false. Otherwise, the person must be absent.
 	Person *Person `protobuf:"bytes,5,opt,name=person,proto3" json:"person,omitempty"`
-	// Whether the token is used only to list the tools of a server at which each person uses her own account. If it is
+	// Whether the token is used only to list the tools of a server at which each person uses a separate account. If it is
 	// true, the person must be absent.
 	ForDiscovery  bool `protobuf:"varint,6,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -860,8 +860,8 @@ type GetAccessTokenResponse struct {
 	// the token unless this is the person in its request. Older versions of the identity service ignore the person in the
 	// request and send no person, so a gateway also refuses their responses to a request with a person.
 	Person *Person `protobuf:"bytes,5,opt,name=person,proto3" json:"person,omitempty"`
-	// Whether the token is only for listing the tools of a server at which each person uses her own account. A gateway
-	// refuses a token whose value differs from the request.
+	// Whether the token is only for listing the tools of a server at which each person uses a separate account. A gateway
+	// refuses the token if this value differs from the value in the request.
 	ForDiscovery bool `protobuf:"varint,6,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	// Time at which the server was connected. It stays the same when the token is refreshed, and changes when the server is
 	// connected again, possibly with another account. Then a gateway ends all sessions and streams that it has opened with

@@ -36,7 +36,7 @@ const (
 // never use the same one. The gateway receives access tokens.
 //
 // If all callers use the same account of a server (`as: shared`), an operator connects the server. If each person uses
-// her own account (`as: person`), each person connects the server for herself. In this case, a token of one person is
+// a separate account (`as: person`), each person connects the server separately. In this case, a token of one person is
 // never used for another person. In addition, an operator connects an account that the mesh uses only to list the
 // server's tools.
 //
@@ -167,7 +167,7 @@ func (c *connectionServiceClient) GetAccessToken(ctx context.Context, in *GetAcc
 // never use the same one. The gateway receives access tokens.
 //
 // If all callers use the same account of a server (`as: shared`), an operator connects the server. If each person uses
-// her own account (`as: person`), each person connects the server for herself. In this case, a token of one person is
+// a separate account (`as: person`), each person connects the server separately. In this case, a token of one person is
 // never used for another person. In addition, an operator connects an account that the mesh uses only to list the
 // server's tools.
 //

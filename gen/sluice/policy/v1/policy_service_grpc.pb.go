@@ -116,7 +116,7 @@ type PolicyServiceClient interface {
 	// compares recorded calls. The state of the catalog, such as a quarantine, stops, and `mode: observe` in the
 	// configuration are ignored. The last response has the totals. If that response is missing, some of the results are
 	// missing. Each person can run one comparison at a time, and further comparisons wait. A comparison that takes too
-	// long, at most 50 s, ends early, and the totals report that. Errors:
+	// long ends early, after at most 50 s. The totals report that the comparison ended early. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;
@@ -613,7 +613,7 @@ type PolicyServiceServer interface {
 	// compares recorded calls. The state of the catalog, such as a quarantine, stops, and `mode: observe` in the
 	// configuration are ignored. The last response has the totals. If that response is missing, some of the results are
 	// missing. Each person can run one comparison at a time, and further comparisons wait. A comparison that takes too
-	// long, at most 50 s, ends early, and the totals report that. Errors:
+	// long ends early, after at most 50 s. The totals report that the comparison ended early. Errors:
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: only people of the tenant "default" may read documents
 	//	INVALID_ARGUMENT     DOCUMENTS_REQUIRED: neither new documents nor new_revision is set, or both are;

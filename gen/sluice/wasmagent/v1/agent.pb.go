@@ -122,8 +122,8 @@ const (
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_DEADLINE StopReason = 4
-	// A principal stopped the agent. Alternatively, the agent was imported, or was forked from an agent whose stored
-	// state or journal is damaged, and has not been resumed since then.
+	// A principal stopped the agent. Until it is resumed, this is also the reason of an imported agent, and of a fork of
+	// an agent whose stored state or journal is damaged.
 	StopReason_STOP_REASON_EXPLICIT StopReason = 5
 	// Policy denied an effect, and the manifest specifies stop_on_denial.
 	StopReason_STOP_REASON_POLICY_DENIED StopReason = 6

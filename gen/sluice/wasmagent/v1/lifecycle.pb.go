@@ -25,7 +25,7 @@ const (
 )
 
 // CreateAgentRequest requests a new agent. If a value is absent, the template's value applies. If the template has no
-// such value, the guest's value applies, and if the guest has none either, the installation's value applies.
+// such value, the guest's value applies. If the guest has no such value, the installation's value applies.
 type CreateAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Id of a template in the gallery: `^[a-z0-9][a-z0-9-]{0,63}$`. `swarm` is another name for `swarm-orchestrator`.

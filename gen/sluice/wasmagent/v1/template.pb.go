@@ -23,8 +23,9 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Template is a template for agents, in the format of Claude Flow's gallery: in JSON, field names that consist of two
-// words are written with an underscore. The principal that added the template wrote its strings, so they are untrusted.
+// Template is a template for agents, in the format of Claude Flow's gallery. In JSON, field names that consist of two
+// words are written with an underscore. The strings in a template come from the principal that added the template, so
+// they are untrusted.
 type Template struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, unique in a tenant's gallery: `^[a-z0-9][a-z0-9-]{0,63}$`.

@@ -39,7 +39,7 @@ type Writer struct {
 	// time, Replace returns [ErrChanged]. Settle should be longer than another program needs to write the file.
 	Settle time.Duration
 	// Within is a directory. Replace refuses a file if a symbolic link leads outside this directory. For a file in a
-	// project, set Within to the project's directory, because the project's author may have added links. If Within is
+	// project, set Within to the project's directory, because the project's author may have added such links. If Within is
 	// empty, links may lead anywhere.
 	Within string
 

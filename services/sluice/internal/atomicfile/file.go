@@ -84,7 +84,7 @@ func (w *Writer) open(path string) (*file, error) {
 }
 
 // tempName returns the name of the temporary file. The name contains the beginnings of the digests of the old and the
-// new content. A later call uses them to decide whether it may remove the file.
+// new content. A later call uses these digests to decide whether it may remove the temporary file.
 func (f *file) tempName(before, after []byte) string {
 	return fmt.Sprintf("%s%s-%s", f.tempPrefix(), shortDigest(before), shortDigest(after))
 }

@@ -145,10 +145,10 @@ type serverPage struct {
 }
 
 func (s *site) serverPages(yield func(page) bool) {
-	for _, of := range s.servers {
-		for n, tools := range pagesOfRows(of.tools) {
-			if !yield(s.page(path.Join("server", pageName(of.stem, n)+".html"), "server.html", func() sheet {
-				return sheet{Title: of.GetName(), Here: "servers", Body: serverPage{of, rowsOf(tools)}, Page: n, Pages: pagesOf(len(of.tools)), Stem: of.stem}
+	for _, server := range s.servers {
+		for n, tools := range pagesOfRows(server.tools) {
+			if !yield(s.page(path.Join("server", pageName(server.stem, n)+".html"), "server.html", func() sheet {
+				return sheet{Title: server.GetName(), Here: "servers", Body: serverPage{server, rowsOf(tools)}, Page: n, Pages: pagesOf(len(server.tools)), Stem: server.stem}
 			})) {
 				return
 			}
@@ -166,18 +166,18 @@ type categoryPage struct {
 
 func (s *site) categoryPages(yield func(page) bool) {
 	for i := range categories {
-		of := &categories[i]
+		category := &categories[i]
 		var tools []*tool
 		for t := range s.allTools {
-			if categoryOf(t.GetClassification().GetCategory()) == of {
+			if categoryOf(t.GetClassification().GetCategory()) == category {
 				tools = append(tools, t)
 			}
 		}
 		for n, part := range pagesOfRows(tools) {
-			if !yield(s.page(path.Join("category", pageName(of.Slug, n)+".html"), "category.html", func() sheet {
+			if !yield(s.page(path.Join("category", pageName(category.Slug, n)+".html"), "category.html", func() sheet {
 				return sheet{
-					Title: of.Label, Here: "categories", Page: n, Pages: pagesOf(len(tools)), Stem: of.Slug,
-					Body: categoryPage{of, riskOf(of.Usual), len(tools), rowsOf(part)},
+					Title: category.Label, Here: "categories", Page: n, Pages: pagesOf(len(tools)), Stem: category.Slug,
+					Body: categoryPage{category, riskOf(category.Usual), len(tools), rowsOf(part)},
 				}
 			})) {
 				return
@@ -220,13 +220,13 @@ func (s *site) index() indexPage {
 	out := indexPage{Tools: s.tools, Servers: len(s.servers), Risks: risks[1:], Marks: markNames[:]}
 	counted := sharesOf(s.allTools)
 	for i := range categories {
-		of := &categories[i]
-		at := slices.IndexFunc(counted, func(c share) bool { return c.category == of })
+		category := &categories[i]
+		at := slices.IndexFunc(counted, func(c share) bool { return c.category == category })
 		switch {
 		case at >= 0:
-			out.Categories = append(out.Categories, categoryCard{of, counted[at].Count})
+			out.Categories = append(out.Categories, categoryCard{category, counted[at].Count})
 		case i > 0:
-			out.Categories = append(out.Categories, categoryCard{of, 0})
+			out.Categories = append(out.Categories, categoryCard{category, 0})
 		}
 	}
 	if len(out.Categories) > 0 && out.Categories[0].Slug == "unknown" {

@@ -20,14 +20,14 @@ import (
 func (s *site) writeIndex(to io.Writer) error {
 	w := bufio.NewWriter(to)
 	fmt.Fprintf(w, "\"use strict\";\nconst sluiceCatalogue = {version: %s, servers: [\n", indexVersion)
-	for _, of := range s.servers {
-		if err := writeEntry(w, []any{shown(of.GetName()), of.stem}); err != nil {
+	for _, server := range s.servers {
+		if err := writeEntry(w, []any{shown(server.GetName()), server.stem}); err != nil {
 			return err
 		}
 	}
 	fmt.Fprintln(w, "], tools: [")
-	for i, of := range s.servers {
-		for _, t := range of.tools {
+	for i, server := range s.servers {
+		for _, t := range server.tools {
 			if err := writeEntry(w, indexEntry(i, t)); err != nil {
 				return err
 			}

@@ -176,14 +176,14 @@ func codeSpan(said string) rawMarkdown {
 }
 
 func longest(block string) int {
-	most, now := 0, 0
+	length, run := 0, 0
 	for _, r := range block {
 		if r != '`' {
-			now = 0
+			run = 0
 			continue
 		}
-		now++
-		most = max(most, now)
+		run++
+		length = max(length, run)
 	}
-	return most
+	return length
 }

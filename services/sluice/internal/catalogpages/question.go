@@ -74,8 +74,8 @@ func howRisky(v *view) []prose {
 }
 
 func riskName(r policyv1.Risk) string {
-	if of := riskOf(r); of.Slug != "unknown" {
-		return of.Slug + " risk"
+	if risk := riskOf(r); risk.Slug != "unknown" {
+		return risk.Slug + " risk"
 	}
 	return "unknown risk"
 }
@@ -93,11 +93,11 @@ func withRule(q question) question {
 // higher.
 func raisedOf(t *tool) prose {
 	c := t.GetClassification()
-	of := categoryOf(c.GetCategory())
-	if of.Usual == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() <= of.Usual {
+	category := categoryOf(c.GetCategory())
+	if category.Usual == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() <= category.Usual {
 		return nil
 	}
-	return say("Its risk is higher than that of most " + of.Label + " tools, because " + reasonOf(t) + ".")
+	return say("Its risk is higher than that of most " + category.Label + " tools, because " + reasonOf(t) + ".")
 }
 
 // reasonOf returns the reason for a raised risk, as the end of a sentence.

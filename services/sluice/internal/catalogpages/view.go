@@ -189,8 +189,8 @@ type definition struct {
 	// Now is true if the server currently lists this definition. Newest is true if the page shows this definition.
 	Now, Newest bool
 	Versions    string
-	// SeenBy is the principal to whom the server first listed the definition. It is empty if the server listed it to
-	// the gateway.
+	// SeenBy is the principal to whom the server first listed the definition. It is empty if the server listed the
+	// definition to the gateway itself.
 	SeenBy string
 }
 

@@ -137,8 +137,8 @@ func (s *shownApproval) print(w io.Writer) {
 	}
 }
 
-// moveReason returns the reason for a state transition, followed by the comment in the vote that caused it. It omits
-// the comment if the reason already contains it, as after a denial.
+// moveReason returns the reason for a state transition. If a vote caused the transition, the comment in the vote
+// follows. It omits the comment if the reason already contains it, as after a denial.
 func moveReason(m *approvalv1.Move) string {
 	reason, comment := m.GetReason(), m.GetVote().GetComment()
 	if comment == "" || strings.Contains(reason, comment) {

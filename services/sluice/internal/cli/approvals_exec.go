@@ -28,11 +28,12 @@ type approvalCommand struct {
 	reported int
 }
 
-// openApproval is an approval that has not ended. told is true if a run of the command was queued for it.
+// openApproval is an approval that has not ended. queued is true after a run of the command was queued for the
+// approval.
 type openApproval struct {
 	*approvalv1.Approval
 
-	told bool
+	queued bool
 }
 
 func (a *openApproval) pending() bool {
@@ -67,9 +68,9 @@ func (t *tool) startApprovalCommand(ctx context.Context, argv []string) (_ *appr
 
 var safeApprovalID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// moved handles an approval that has changed, or a heartbeat, for which the approval is nil. If the approval is pending
-// and the command has not run for it, moved queues the command. It also queues the command for earlier approvals that
-// had to wait because the queue was full.
+// moved handles a change to an approval. For a heartbeat, the approval is nil. If the approval is pending and the
+// command has not run for it, moved queues the command. It also queues the command for earlier approvals that had to
+// wait because the queue was full.
 func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) {
 	if id := a.GetId(); safeApprovalID.MatchString(id) {
 		switch known := e.open[id]; {
@@ -80,7 +81,7 @@ func (e *approvalCommand) moved(ctx context.Context, client approvalv1.ApprovalS
 		default:
 			e.open[id] = &openApproval{Approval: a}
 		}
-		if now := e.open[id]; now != nil && now.pending() && !now.told && !slices.Contains(e.waiting, id) {
+		if now := e.open[id]; now != nil && now.pending() && !now.queued && !slices.Contains(e.waiting, id) {
 			e.waiting = append(e.waiting, id)
 		}
 	}
@@ -93,7 +94,7 @@ func (e *approvalCommand) runWaiting(ctx context.Context, client approvalv1.Appr
 	e.waiting = slices.DeleteFunc(e.waiting, func(id string) bool { return e.open[id] == nil || !e.open[id].pending() })
 	for len(e.waiting) > 0 && !e.commands.Full() {
 		a := e.open[e.waiting[0]]
-		e.waiting, a.told = e.waiting[1:], true
+		e.waiting, a.queued = e.waiting[1:], true
 		e.runFor(ctx, client, a.Approval)
 	}
 	if n := len(e.waiting); n != e.reported {

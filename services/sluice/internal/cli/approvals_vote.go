@@ -177,7 +177,6 @@ func (t *tool) confirm(ctx context.Context, assumeYes bool, question string) err
 	return nil
 }
 
-// isYes reports whether an answer to a question is yes.
 func isYes(answer string) bool {
 	return strings.EqualFold(answer, "yes") || strings.EqualFold(answer, "y")
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/personal"
 )
 
-// behindOwn returns the [clientsetup.Behind] for the own mesh of the person who runs the command. behindHook returns
-// the Behind for the mesh to which a hook sends its events.
+// behindOwn returns the [clientsetup.Behind] for the mesh of the person who runs the command. behindHook returns the
+// Behind for the mesh to which a hook sends its events.
 func (t *tool) behindOwn() clientsetup.Behind  { return t.behind(t.ownMesh()) }
 func (t *tool) behindHook() clientsetup.Behind { return t.behind(t.hookMesh()) }
 

@@ -22,7 +22,7 @@ func (t *tool) asFlag(c *cobra.Command) {
 	})
 }
 
-// errTokenConfigured returns the error for a missing token file if no token was generated, because the configuration
+// errTokenConfigured returns the error for a missing token file. No token was generated, because the configuration
 // already has tokens with this role. In the person's own mesh, each client has such a token.
 func (t *tool) errTokenConfigured(f *config.File, role string) error {
 	if role == agentToken && f.Name() != "" && f.Name() == t.personalConfig() {

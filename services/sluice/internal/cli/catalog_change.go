@@ -35,7 +35,7 @@ func (f *reviewFlags) add(c *cobra.Command) {
 }
 
 // findDigest returns the digest that begins with the digits in --digest. It returns an error unless exactly one of the
-// given digests does so.
+// given digests begins with these digits.
 func (f *reviewFlags) findDigest(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}
@@ -109,8 +109,8 @@ func (t *tool) printChanged(what, revision string) error {
 	return nil
 }
 
-// listedDigest returns the complete digest of the definition that --digest selects. The arguments in given are the
-// server and the tool.
+// listedDigest returns the complete digest of the definition that --digest selects. The parameter given contains the
+// names of the server and the tool.
 func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *reviewFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
 	if err != nil {

@@ -53,8 +53,8 @@ definitions one by one.`,
 type serverDiff struct {
 	Server string     `json:"server"`
 	Tools  []toolDiff `json:"tools"`
-	// Digest is the combined digest of all shown definitions, with which AcceptPin accepts them together. It is empty if
-	// no definition is pending.
+	// Digest is the combined digest of all shown definitions. With this digest, AcceptPin accepts the definitions
+	// together. It is empty if no definition is pending.
 	Digest string `json:"digest,omitzero"`
 }
 

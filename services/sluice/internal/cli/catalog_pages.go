@@ -62,8 +62,8 @@ func (t *tool) catalogServers() *cobra.Command {
 			servers = withUnlisted(servers, faults)
 			if t.json() {
 				lines := make(map[string][]string)
-				for name, of := range faults {
-					lines[name] = faultLines(of)
+				for name, found := range faults {
+					lines[name] = faultLines(found)
 				}
 				return catalogpages.JSON(t.out, catalogpages.Catalogue{Servers: servers, ListFaults: lines, Made: time.Now()})
 			}

@@ -82,7 +82,7 @@ it may run at every start.`,
 }
 
 // setupAll creates the missing files. It holds a lock, so that only one process at a time creates files. Otherwise two
-// processes could each create a CA, and the certificates from one of them would not be trusted.
+// processes could each create a CA, and the certificates of one CA would not be trusted.
 func setupAll(dir string) (err error) {
 	keys := filepath.Join(dir, "ca") // no service mounts this directory
 	if err := os.MkdirAll(keys, 0o700); err != nil {

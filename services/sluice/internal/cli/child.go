@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// terminateTimeout is how long Close waits after it has closed a program's standard input, before it sends SIGTERM.
-	// Close also waits this long between SIGTERM and SIGKILL.
+	// terminateTimeout limits how long Close waits for a program to exit: once after closing the program's standard input,
+	// before it sends SIGTERM, and once more before it sends SIGKILL.
 	terminateTimeout = 2 * time.Second
 	// installTimeout is used instead of the first terminateTimeout if a program has not written to its standard output
 	// yet. Such a program may be installing a package. If it were killed, an incomplete package would remain in the npx
@@ -113,7 +113,8 @@ func (c *child) ends(now context.Context, within time.Duration) bool {
 }
 
 // secondSignal returns a context that is canceled by the next SIGINT or SIGTERM after stopped is closed. It ignores
-// signals within repeatedSignal after that, because they may be repetitions of the signal that stopped the command.
+// signals that arrive within repeatedSignal after stopped is closed, because they may be repetitions of the signal that
+// stopped the command.
 func secondSignal(stopped <-chan struct{}) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 1)

@@ -21,8 +21,8 @@ import (
 // connectionRecord is a sign-in at a server in the JSON output.
 type connectionRecord struct {
 	Server string `json:"server"`
-	// Tenant and Person identify the person whose account it is. They are empty if the account belongs to no person.
-	// AccountName is the name of the account at the server, or empty if it is not known.
+	// Tenant and Person identify the person to whom the account belongs. They are empty if the account belongs to no
+	// person. AccountName is the name of the account at the server, or empty if it is not known.
 	Tenant          string    `json:"tenant,omitzero"`
 	Person          string    `json:"person,omitzero"`
 	ForDiscovery    bool      `json:"forDiscovery,omitzero"`
@@ -51,7 +51,7 @@ func newConnectionRecord(c *identityv1.Connection) connectionRecord {
 	}
 }
 
-// account describes, for tables, to whom the account belongs.
+// account describes the owner of the account in a table.
 func (c *connectionRecord) account() string {
 	switch {
 	case c.Person != "" && c.Tenant != authn.HomeTenant:
@@ -306,13 +306,12 @@ func (t *tool) checkConnections(ctx context.Context, f *config.File) (out []chec
 	return out
 }
 
-// checkConnection checks whether a connection can be used.
 func (t *tool) checkConnection(c *identityv1.Connection) checkResult {
-	of, problem, connect := "server "+c.GetServer(), safetext.Line(c.GetProblem()), "connect "+shellWords(c.GetServer())
+	subject, problem, connect := "server "+c.GetServer(), safetext.Line(c.GetProblem()), "connect "+shellWords(c.GetServer())
 	effect := "calls are refused"
 	switch {
 	case c.GetPerson() != nil:
-		of += ", account of " + safetext.Line(c.GetPerson().GetSubject())
+		subject += ", account of " + safetext.Line(c.GetPerson().GetSubject())
 		effect = "the calls of her agents are refused"
 	case c.GetForDiscovery():
 		connect += " --discovery"
@@ -320,17 +319,17 @@ func (t *tool) checkConnection(c *identityv1.Connection) checkResult {
 	}
 	isConnected := c.GetState() == identityv1.ConnectionState_CONNECTION_STATE_CONNECTED
 	switch {
-	case !isConnected && c.GetPerson() != nil: // only she can sign in again
-		return checkResult{stateWarning, of, "the sign-in has ended, so " + effect + ": " + problem, "ask her to sign in again with " + t.command(connect)}
+	case !isConnected && c.GetPerson() != nil: // only this person can sign in again
+		return checkResult{stateWarning, subject, "the sign-in has ended, so " + effect + ": " + problem, "ask her to sign in again with " + t.command(connect)}
 	case !isConnected && problem == "":
-		return checkResult{stateProblem, of, "the mesh is not signed in at the server, so " + effect, "sign in with " + t.command(connect)}
+		return checkResult{stateProblem, subject, "the mesh is not signed in at the server, so " + effect, "sign in with " + t.command(connect)}
 	case !isConnected:
-		return checkResult{stateProblem, of, "the mesh can't call the server: " + problem, "sign in again with " + t.command(connect)}
+		return checkResult{stateProblem, subject, "the mesh can't call the server: " + problem, "sign in again with " + t.command(connect)}
 	case problem != "":
-		return checkResult{stateWarning, of, "its access token could not be refreshed: " + problem, "check that the identity service can reach " + safetext.Line(c.GetIssuer())}
+		return checkResult{stateWarning, subject, "its access token could not be refreshed: " + problem, "check that the identity service can reach " + safetext.Line(c.GetIssuer())}
 	case !c.GetHasRefreshToken() && c.GetExpires() != nil:
-		return checkResult{stateWarning, of, "its access token expires at " + tokenTime(c.GetExpires().AsTime().Local()) + ", and there is no refresh token", "sign in again before that with " + t.command(connect)}
+		return checkResult{stateWarning, subject, "its access token expires at " + tokenTime(c.GetExpires().AsTime().Local()) + ", and there is no refresh token", "sign in again before that with " + t.command(connect)}
 	default:
-		return checkResult{State: stateOK, Subject: of, Result: "the mesh is signed in"}
+		return checkResult{State: stateOK, Subject: subject, Result: "the mesh is signed in"}
 	}
 }

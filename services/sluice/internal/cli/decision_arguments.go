@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// printArguments prints the recorded arguments of a call.
 func (t *tool) printArguments(ctx context.Context, client gatewayv1.GatewayServiceClient, records []*gatewayv1.Record) error {
 	if len(records) == 0 {
 		return errors.New("the decision has no records")

@@ -156,16 +156,16 @@ func (t *tool) checkIssuers(ctx context.Context, f *config.File) (out []checkRes
 	_ = t.withIdentityOf(ctx, f, func(ctx context.Context, client identityv1.IdentityServiceClient) error {
 		resp, err := client.ListIssuers(ctx, new(identityv1.ListIssuersRequest))
 		for _, one := range resp.GetIssuers() {
-			of := "issuer " + one.GetName()
+			subject := "issuer " + one.GetName()
 			switch {
 			case one.GetKeys() == 0 && one.GetProblem() == "":
-				out = append(out, checkResult{stateWarning, of, "its keys have not been fetched yet, so its JWTs are refused", "run this command again after some seconds"})
+				out = append(out, checkResult{stateWarning, subject, "its keys have not been fetched yet, so its JWTs are refused", "run this command again after some seconds"})
 			case one.GetKeys() == 0:
-				out = append(out, checkResult{stateProblem, of, "its keys could not be fetched, so its JWTs are refused: " + safetext.Line(one.GetProblem()), "check issuer and key_set, and that the identity service can reach the issuer"})
+				out = append(out, checkResult{stateProblem, subject, "its keys could not be fetched, so its JWTs are refused: " + safetext.Line(one.GetProblem()), "check issuer and key_set, and that the identity service can reach the issuer"})
 			case one.GetProblem() != "":
-				out = append(out, checkResult{stateWarning, of, "its keys could not be fetched again: " + safetext.Line(one.GetProblem()), "the keys that were fetched last are used for 24 hours"})
+				out = append(out, checkResult{stateWarning, subject, "its keys could not be fetched again: " + safetext.Line(one.GetProblem()), "the keys that were fetched last are used for 24 hours"})
 			default:
-				out = append(out, checkResult{State: stateOK, Subject: of, Result: fmt.Sprintf("%d keys, fetched at %s", one.GetKeys(), one.GetFetched().AsTime().Local().Format(time.DateTime))})
+				out = append(out, checkResult{State: stateOK, Subject: subject, Result: fmt.Sprintf("%d keys, fetched at %s", one.GetKeys(), one.GetFetched().AsTime().Local().Format(time.DateTime))})
 			}
 		}
 		return err
@@ -174,18 +174,18 @@ func (t *tool) checkIssuers(ctx context.Context, f *config.File) (out []checkRes
 }
 
 func (t *tool) checkConfig(f *config.File, lists policy.ToolLists) (out []checkResult) {
-	of := cmp.Or(f.Name(), "configuration")
+	subject := cmp.Or(f.Name(), "configuration")
 	warnings, err := resolveAll(f, lists)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
-			out = append(out, checkResult{stateProblem, of, line, "correct it, and check again with " + t.command("config check")})
+			out = append(out, checkResult{stateProblem, subject, line, "correct it, and check again with " + t.command("config check")})
 		}
 	}
 	for _, text := range append(f.Warnings(), warnings...) {
-		out = append(out, checkResult{State: stateWarning, Subject: of, Result: text})
+		out = append(out, checkResult{State: stateWarning, Subject: subject, Result: text})
 	}
 	if len(out) == 0 {
-		out = append(out, checkResult{State: stateOK, Subject: of, Result: "it loads, with its secrets and policies"})
+		out = append(out, checkResult{State: stateOK, Subject: subject, Result: "it loads, with its secrets and policies"})
 	}
 	return out
 }
@@ -200,26 +200,26 @@ func checkCertificates(f *config.File, now time.Time) (out []checkResult) {
 		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && f.HasSeparateRoles() {
 			continue // the certificate is on another machine
 		}
-		of := "certificate of " + name
+		subject := "certificate of " + name
 		id, _, err := pki.Load(f.Path(f.TLS.Dir), role)
 		if err != nil {
-			out = append(out, checkResult{stateProblem, of, err.Error(), "create certificates with `sluice certs`"})
+			out = append(out, checkResult{stateProblem, subject, err.Error(), "create certificates with `sluice certs`"})
 			continue
 		}
-		out = append(out, checkExpiry(of, id.Cert.Leaf, now))
+		out = append(out, checkExpiry(subject, id.Cert.Leaf, now))
 	}
 	return out
 }
 
-func checkExpiry(of string, leaf *x509.Certificate, now time.Time) checkResult {
+func checkExpiry(subject string, leaf *x509.Certificate, now time.Time) checkResult {
 	ends := leaf.NotAfter.Local().Format(time.DateTime)
 	switch left := leaf.NotAfter.Sub(now); {
 	case left <= 0:
-		return checkResult{stateProblem, of, "it expired at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
+		return checkResult{stateProblem, subject, "it expired at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
 	case left < expiresSoon:
-		return checkResult{stateWarning, of, "it expires soon, at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
+		return checkResult{stateWarning, subject, "it expires soon, at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
 	default:
-		return checkResult{State: stateOK, Subject: of, Result: "it is valid until " + ends}
+		return checkResult{State: stateOK, Subject: subject, Result: "it is valid until " + ends}
 	}
 }
 
@@ -320,47 +320,47 @@ func agentSecret(f *config.File) string {
 
 // checkServer checks one server. If there is an agent's token, it also checks the tool list that the agent gets.
 func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
-	of := "server " + s.GetName()
+	subject := "server " + s.GetName()
 	if client, isHost := strings.CutPrefix(s.GetName(), hosttools.Prefix); isHost { // agents neither list nor call its tools
-		return checkResult{State: stateOK, Subject: of, Result: "the hook of " + hosttools.Name(client) + " asks about its tools; " + t.command("hook status "+client) + " checks the hook"}
+		return checkResult{State: stateOK, Subject: subject, Result: "the hook of " + hosttools.Name(client) + " asks about its tools; " + t.command("hook status "+client) + " checks the hook"}
 	}
 	if until := s.GetRestsUntil(); until != nil {
-		return checkResult{stateProblem, of, "it could not be reached several times in a row: " + s.GetLastError(), "check that the server is up and that its address is right; the gateway tries again by itself"}
+		return checkResult{stateProblem, subject, "it could not be reached several times in a row: " + s.GetLastError(), "check that the server is up and that its address is right; the gateway tries again by itself"}
 	}
 	if secret != "" {
 		return t.checkAgentList(ctx, f, s, secret)
 	}
 	if since := s.GetStartingSince(); since != nil {
-		return startingResult(of, since)
+		return startingResult(subject, since)
 	}
 	if s.GetLastError() != "" {
-		return checkResult{stateWarning, of, "its last request had no usable answer: " + s.GetLastError(), installAdvice(s)}
+		return checkResult{stateWarning, subject, "its last request had no usable answer: " + s.GetLastError(), installAdvice(s)}
 	}
-	return checkResult{State: stateOK, Subject: of, Result: "no problem is known"}
+	return checkResult{State: stateOK, Subject: subject, Result: "no problem is known"}
 }
 
 // checkAgentList checks the tool list that the agent gets from a server. It reports a problem if the server returns no
 // list, unless the server's program is still starting.
 func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
-	of := "server " + s.GetName()
+	subject := "server " + s.GetName()
 	listing, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
 	n, more, err := t.countListedTools(listing, f, s.GetName(), secret)
 	if err != nil {
 		s = t.currentStatus(ctx, f, s)
 		if since := s.GetStartingSince(); since != nil && s.GetLastError() == "" { // otherwise the last start of the program failed
-			return startingResult(of, since)
+			return startingResult(subject, since)
 		}
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return checkResult{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastErrorSuffix(s), stdioAdvice(s)}
+		return checkResult{stateProblem, subject, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastErrorSuffix(s), stdioAdvice(s)}
 	case err != nil && !isAbsent(err):
-		return checkResult{stateProblem, of, err.Error() + lastErrorSuffix(s), stdioAdvice(s)}
+		return checkResult{stateProblem, subject, err.Error() + lastErrorSuffix(s), stdioAdvice(s)}
 	case n == 0 && more == "":
-		return checkResult{stateWarning, of, "the agent sees no tool of this server", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for the server"}
+		return checkResult{stateWarning, subject, "the agent sees no tool of this server", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for the server"}
 	default:
-		return checkResult{State: stateOK, Subject: of, Result: fmt.Sprintf("the agent sees %d tools", n) + more + lastErrorSuffix(s)}
+		return checkResult{State: stateOK, Subject: subject, Result: fmt.Sprintf("the agent sees %d tools", n) + more + lastErrorSuffix(s)}
 	}
 }
 
@@ -381,9 +381,9 @@ func (t *tool) currentStatus(ctx context.Context, f *config.File, before *gatewa
 	return before
 }
 
-func startingResult(of string, since *timestamppb.Timestamp) checkResult {
+func startingResult(subject string, since *timestamppb.Timestamp) checkResult {
 	return checkResult{
-		stateWarning, of, "its program is still starting, for " + startDuration(since.AsTime()),
+		stateWarning, subject, "its program is still starting, for " + startDuration(since.AsTime()),
 		"run this command again in a minute: the first start of an npx server installs its package",
 	}
 }

@@ -96,8 +96,9 @@ func (t *tool) storedElsewhere(at personal.Elsewhere, client string) (token stri
 	return strings.TrimSpace(string(raw)), authority, err
 }
 
-// servers returns the sorted names of the servers that the token may use. These are the servers with tools that the
-// token's holder may see. They also include the candidates that exist, even if the holder may see none of their tools.
+// servers returns the sorted names of the servers that the token may use. The result contains the servers with tools
+// that the token's holder may see. It also contains the candidates that exist, even if the holder may see none of their
+// tools.
 func (m *meshElsewhere) servers(ctx context.Context, candidates []string) ([]string, error) {
 	names, err := m.listedServers(ctx)
 	if err != nil {

@@ -135,7 +135,7 @@ type meshVerdict struct {
 	Decision string `json:"decision"`
 }
 
-// askMesh sends an event to the own mesh of the person who runs the client. It starts the mesh if necessary.
+// askMesh sends an event to the mesh of the person who runs the client. It starts the mesh if necessary.
 func (t *tool) askMesh(ctx context.Context, e hookevent.Event, hold time.Duration) (verdict meshVerdict, err error) {
 	own, err := t.hookMesh()
 	if err != nil {
@@ -221,6 +221,6 @@ func rpcMessage(raw []byte) string {
 	if json.Unmarshal(raw, &answer) == nil && answer.Error.Message != "" {
 		return answer.Error.Message
 	}
-	const most = 200
-	return strings.ToValidUTF8(string(raw[:min(len(raw), most)]), "")
+	const maxLength = 200
+	return strings.ToValidUTF8(string(raw[:min(len(raw), maxLength)]), "")
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/hookevent"
 )
 
-// answerMCP returns the output for a call to a tool of an MCP server. If clients can reach the server only through the
-// mesh, the hook leaves the decision to the client's own rules, because the mesh evaluates the call later.
+// answerMCP returns the output for a call to a tool of an MCP server. If the client reaches the server only through the
+// mesh, the hook leaves the decision to the client's own rules, because the mesh evaluates the call later. Otherwise
+// the hook denies the call.
 func (t *tool) answerMCP(e hookevent.Event) hookevent.Output {
 	if e.BroughtByClient() {
 		return e.Denied(fmt.Sprintf("Denied by Sluice: the MCP server of the tool %s belongs to a plugin, an account or the client itself, so its calls can't go through the mesh. A person can add the server to the client's own configuration, under another name, and then run %s.", e.Tool, t.command("init "+e.Client)))

@@ -47,9 +47,9 @@ func (m *ownMesh) serviceFiles(sys clientconfig.System) (out []string) {
 	return out
 }
 
-// hookMesh returns the mesh in the hook's command line. It then ignores the environment, because the settings of a
-// project can change it. Without a mesh in the command line, hookMesh returns the own mesh of the person who runs the
-// client.
+// hookMesh returns the mesh that the hook's command line names. In that case, hookMesh ignores the environment, because
+// the settings of a project can change the environment. If the command line names no mesh, hookMesh returns the mesh of
+// the person who runs the client.
 func (t *tool) hookMesh() (*ownMesh, error) {
 	if t.data == "" { // an earlier version registered this hook
 		return t.ownMesh()

@@ -14,7 +14,6 @@ import (
 // blockTarget contains the flags that identify a caller together with an argument.
 type blockTarget struct{ tenant, client string }
 
-// add adds the flags to a command.
 func (b *blockTarget) add(c *cobra.Command) {
 	c.Flags().StringVar(&b.tenant, "tenant", "default", "the `TENANT` of the caller")
 	c.Flags().StringVar(&b.client, "client", "", "the OAuth `CLIENT` of JWTs, instead of a subject")
@@ -43,9 +42,9 @@ type blockRecord struct {
 }
 
 func newBlockRecord(b *identityv1.Block) blockRecord {
-	of := b.GetCaller()
+	caller := b.GetCaller()
 	return blockRecord{
-		Tenant: of.GetTenant(), Subject: of.GetSubject(), Client: of.GetClient(), Created: b.GetCreated().AsTime().Local(), CreatedBy: b.GetCreatedBy(), Reason: b.GetReason(),
+		Tenant: caller.GetTenant(), Subject: caller.GetSubject(), Client: caller.GetClient(), Created: b.GetCreated().AsTime().Local(), CreatedBy: b.GetCreatedBy(), Reason: b.GetReason(),
 	}
 }
 

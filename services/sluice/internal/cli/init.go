@@ -25,14 +25,14 @@ const observeFor = 24 * time.Hour
 type initFlags struct {
 	observe, yes, undo, check, managed bool
 	project                            string
-	// force is true if undo overwrites changes to entries after `init`.
+	// force is true if undo also restores entries that were changed after `init`.
 	force bool
 	// http is the URL of a remote mesh. tokenFile is the path of a file with a token for this mesh. caFile is the path of
 	// a file with the mesh's certificate authority.
 	http, tokenFile, caFile string
 	// trustLoopback is true if the URL of the remote mesh may be an http URL of this machine.
 	trustLoopback bool
-	// add is true if `init` also adds new entries, for servers of the remote mesh that clients do not have an entry for.
+	// add is true if `init` also adds entries for servers of the remote mesh for which a client has no entry.
 	add bool
 }
 

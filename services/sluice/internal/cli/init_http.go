@@ -30,8 +30,8 @@ type elsewhereSetup struct {
 	// client is the ID of the client to which the token belongs.
 	client string
 	mesh   *meshElsewhere
-	// given is true if the token is new. authority is the new certificate authority, or nil if there is none.
-	given     bool
+	// isNew is true if the token is new. authority is the new certificate authority, or nil if there is none.
+	isNew     bool
 	authority []byte
 	// compared contains the comparisons of the servers in the plan, by name.
 	compared map[string]*comparison
@@ -136,10 +136,10 @@ func (e *elsewhereSetup) connect(ctx context.Context) error {
 }
 
 // readToken returns the token from the token file, or the client's stored token if there is no token file. It prints
-// which one it uses. If the client has no token, readToken asks the person for one. It does not use SLUICE_TOKEN, which
-// may be an operator's token or belong to another mesh.
+// where the token comes from. If the client has no token, readToken asks the person for a token. It does not use
+// SLUICE_TOKEN, which may be an operator's token or belong to another mesh.
 func (e *elsewhereSetup) readToken(ctx context.Context) (string, error) {
-	e.given = true
+	e.isNew = true
 	if path := e.flags.tokenFile; path != "" {
 		raw, err := readSmallFile(path)
 		if err != nil {
@@ -150,7 +150,7 @@ func (e *elsewhereSetup) readToken(ctx context.Context) (string, error) {
 	}
 	raw, err := e.at.ReadToken(e.client)
 	if err == nil {
-		e.given = false
+		e.isNew = false
 		e.printf("init uses the stored token of %s for %s.", e.client, e.at.URL)
 		return checkToken(string(raw))
 	}
@@ -227,7 +227,7 @@ func (e *elsewhereSetup) makePlan(ctx context.Context) error {
 func (e *elsewhereSetup) storeToken(ctx context.Context) error {
 	_, noToken := os.Stat(e.at.Token(e.client))
 	switch {
-	case e.given && noToken == nil:
+	case e.isNew && noToken == nil:
 		if err := e.openSecrets(ctx); err != nil {
 			return err
 		}
@@ -421,7 +421,7 @@ func (e *elsewhereSetup) storeFiles() error {
 	if err := e.state.Create(e.at.Address(), []byte(e.at.URL)); err != nil {
 		return fmt.Errorf("store the URL of the mesh: %w", err)
 	}
-	if e.given {
+	if e.isNew {
 		if err := e.state.Create(e.at.Token(e.client), []byte(e.mesh.token)); err != nil {
 			return fmt.Errorf("store the token: %w", err)
 		}
@@ -465,7 +465,7 @@ func (e *elsewhereSetup) prove(ctx context.Context) error {
 	return nil
 }
 
-// removeElsewhere removes the files that `init --http` created, except files that were changed since.
+// removeElsewhere removes the files that `init --http` created. It keeps files that were changed after `init`.
 func (s *setup) removeElsewhere(ctx context.Context) error {
 	dirs := make(map[string]bool)
 	for path := range s.state.Created {

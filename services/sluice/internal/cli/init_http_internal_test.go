@@ -118,8 +118,8 @@ func TestReadToken_UsesOnlyTheTokenOfTheClient(t *testing.T) {
 		if err != nil && !strings.Contains(err.Error(), "--token-file") {
 			t.Errorf("the error is %v", err)
 		}
-		if e.given != (tt.want != "stored") || !strings.Contains(out.String(), tt.source) {
-			t.Errorf("given is %v, and init prints %q", e.given, out.String())
+		if e.isNew != (tt.want != "stored") || !strings.Contains(out.String(), tt.source) {
+			t.Errorf("isNew is %v, and init prints %q", e.isNew, out.String())
 		}
 	}
 }

@@ -78,8 +78,8 @@ func (s *setup) install(ctx context.Context) error {
 	return nil
 }
 
-// checkProgram returns an error if the program is in a directory that will be removed later, because the clients'
-// entries contain its path.
+// checkProgram returns an error if the program is in a directory that will be removed later. The clients' entries
+// contain the program's path, so the path must stay valid.
 func checkProgram(path string) error {
 	for _, dir := range []string{"_npx", "go-build"} {
 		if slices.ContainsFunc(strings.Split(filepath.ToSlash(path), "/"), func(name string) bool { return strings.HasPrefix(name, dir) }) {

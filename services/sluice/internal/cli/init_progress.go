@@ -17,11 +17,11 @@ type progress struct {
 // during prints a line if the step takes longer than quietFor. The caller must call the returned function after the
 // step.
 func (p *progress) during(format string, args ...any) (ended func()) {
-	over := false
+	finished := false
 	timer := time.AfterFunc(quietFor, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if !over {
+		if !finished {
 			p.print(format, args...)
 		}
 	})
@@ -29,7 +29,7 @@ func (p *progress) during(format string, args ...any) (ended func()) {
 		timer.Stop()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		over = true
+		finished = true
 	}
 }
 

@@ -78,7 +78,7 @@ func (s *setup) showRefusal(ctx context.Context) error {
 		return fmt.Errorf("read the result of a call: %w", err)
 	}
 	if result.Meta.Decision.Code == "" {
-		return nil // an earlier configuration of the server allows or only observes all calls
+		return nil // the server was configured before this run, and all its calls are allowed or only observed
 	}
 	s.printf("An example of a refusal: %s calls %s of %s, a tool that the policy does not allow:", client.Name, unknownTool, w.Entry.Name)
 	result.IsError = false // the refusal is part of the output of init
@@ -97,7 +97,7 @@ func (s *setup) trialOf(server string) *trial {
 }
 
 // compareVisible compares the tools in the trial with the list that an entry gets through the mesh. It returns an error
-// if a tool is missing in the list or has a different definition there.
+// if a tool is missing in the list or has a different definition in the list.
 func compareVisible(listed listedServer, t *trial) error {
 	if t == nil {
 		return nil

@@ -195,8 +195,8 @@ func (s *setup) stateClients() string {
 	return text
 }
 
-// removeMesh stops the mesh and removes the files that `init` created for it. It keeps files that were changed since,
-// and the journal's records. If the configuration stays, the policies, tokens and secrets in it stay too.
+// removeMesh stops the mesh and removes the files that `init` created for it. It keeps files that were changed after
+// `init`, and the journal's records. If the configuration stays, the policies, tokens and secrets in it stay too.
 func (s *setup) removeMesh(ctx context.Context, key []byte) error {
 	if s.state.Elsewhere {
 		return s.removeElsewhere(ctx)

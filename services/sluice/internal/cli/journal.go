@@ -53,9 +53,8 @@ log, and in the journal's file head.json.`,
 	return c
 }
 
-// journalDir returns the directory of the journal. It searches the directory in the arguments, or the configured data
-// directory if there are no arguments. If this directory contains no journal directory, it is itself the journal
-// directory.
+// journalDir returns the directory of the journal. The argument, or the configured data directory if there is no
+// argument, either contains the journal's directory or is itself the journal's directory.
 func (t *tool) journalDir(given []string) (string, error) {
 	var dir string
 	if len(given) > 0 {

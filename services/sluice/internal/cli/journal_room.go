@@ -17,8 +17,8 @@ const (
 type journalRoom struct {
 	Bytes int64 `json:"bytes"`
 	Used  int64 `json:"used"`
-	// LastsDays is the number of days of records that fit within the limit at the current rate. It is 0 if the rate is not
-	// known yet.
+	// LastsDays is the number of days for which the limit is enough at the current rate of calls. It is 0 if the rate is
+	// not known yet.
 	LastsDays float64 `json:"lastsDays,omitzero"`
 }
 
@@ -30,13 +30,13 @@ func newJournalRoom(j *gatewayv1.JournalStatus) journalRoom {
 // contains the limit that would prevent this.
 func (r journalRoom) String() string {
 	line := fmt.Sprintf("%d of %d MiB for calls", r.Used>>20, r.Bytes>>20)
-	switch most := callsKept.Hours() / 24; {
+	switch maxDays := callsKept.Hours() / 24; {
 	case r.LastsDays == 0:
 		return line + "; too few calls to estimate for how many days this is enough"
-	case r.LastsDays < most:
-		need := int64(float64(r.Bytes>>20)*most/r.LastsDays) + 1
-		return fmt.Sprintf("%s; at the current rate this is enough for %.1f of %.0f days: set journal.calls_mib to %d for all days", line, r.LastsDays, most, need)
+	case r.LastsDays < maxDays:
+		need := int64(float64(r.Bytes>>20)*maxDays/r.LastsDays) + 1
+		return fmt.Sprintf("%s; at the current rate this is enough for %.1f of %.0f days: set journal.calls_mib to %d for all days", line, r.LastsDays, maxDays, need)
 	default:
-		return fmt.Sprintf("%s; enough for %.0f days", line, most)
+		return fmt.Sprintf("%s; enough for %.0f days", line, maxDays)
 	}
 }

@@ -10,9 +10,9 @@ import (
 
 // limitedTransport returns a transport for listing a server's tools with Streamable HTTP. It limits the sizes of bodies
 // and events after decompression, because the MCP library reads a whole response body before it decodes the body.
-func limitedTransport(endpoint string, over http.RoundTripper) mcp.Transport {
+func limitedTransport(endpoint string, base http.RoundTripper) mcp.Transport {
 	return &mcp.StreamableClientTransport{
-		Endpoint: endpoint, HTTPClient: &http.Client{Transport: bodyLimiter{over}}, MaxRetries: -1, DisableStandaloneSSE: true,
+		Endpoint: endpoint, HTTPClient: &http.Client{Transport: bodyLimiter{base}}, MaxRetries: -1, DisableStandaloneSSE: true,
 		MaxEventSize: maxResponse,
 	}
 }

@@ -24,7 +24,6 @@ import (
 // signInTime is how long `login` waits for a person in the browser.
 const signInTime = 10 * time.Minute
 
-// loginFlags contains the flags of `login`.
 type loginFlags struct {
 	issuer, role, tokenFile string
 	device, noBrowser       bool

@@ -72,8 +72,8 @@ func authenticationParameters(want *identityv1.AuthenticationRequest) []oauth2.A
 }
 
 // stepUpError returns the error for a vote that needs another sign-in. It contains the command to run, with parameters
-// from the facts in the error. The command requires an authentication whose age is at most half the maximum age. If it
-// accepted the maximum age, the authentication could become too old before the person has voted.
+// from the details of the gRPC error. The command requires an authentication whose age is at most half the maximum age.
+// If it accepted the maximum age, the authentication could become too old before the person has voted.
 func (t *tool) stepUpError(err error, message string) error {
 	facts := rpc.Facts(err)
 	words := []string{"login"}

@@ -9,13 +9,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// describeObserved describes the parts of the policy in observe mode, which are not enforced. It returns a line for
-// each of the first ten parts, and a line with the number of the other parts. The parameter count is the number of all
-// parts.
+// describeObserved describes the parts of the policy that are in observe mode and therefore not enforced. It returns a
+// line for each of the first ten parts, and a line with the number of the other parts. The parameter count is the
+// number of all parts.
 func describeObserved(parts []*policyv1.ObservedPolicy, count int) []string {
-	const most = 10
+	const maxLines = 10
 	var lines []string
-	for _, p := range parts[:min(len(parts), most)] {
+	for _, p := range parts[:min(len(parts), maxLines)] {
 		lines = append(lines, policy.DescribeObserved(p))
 	}
 	if more := count - len(lines); more > 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/running"
 )
 
-// announced returns the description of this process with which other commands find it. f must contain the addresses on
-// which the process actually listens.
+// announced returns a description of this process, with which other commands find the mesh. f must contain the
+// addresses on which the process actually listens.
 func (i idleFlags) announced(f *config.File) running.Mesh {
 	m := running.Mesh{MCP: f.Listen, GRPC: f.GRPC, PID: os.Getpid(), OnDemand: i.onDemand, Version: app.Version(), Started: time.Now()}
 	if i.onDemand {
@@ -36,7 +36,7 @@ func (t *tool) onDemandText(f *config.File) string {
 }
 
 // checkOnDemand returns check results about a mesh that clients start on demand. The second result is false if this
-// mesh is not running. This is not a problem, because the next client starts it.
+// mesh is not running. In that case there is no problem, because the next client starts the mesh.
 func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	if text := t.onDemandText(f); text != "" {
 		return []checkResult{{State: stateOK, Subject: "on demand", Result: text}}, true
@@ -47,7 +47,7 @@ func (t *tool) checkOnDemand(f *config.File) (out []checkResult, ok bool) {
 	return nil, true
 }
 
-// isPersonal reports whether a configuration belongs to the person's own mesh, which clients start.
+// isPersonal reports whether a configuration belongs to the person's own mesh. Clients start this mesh on demand.
 func isPersonal(f *config.File) bool {
 	paths, err := personal.Find()
 	return err == nil && f.Name() == paths.Config

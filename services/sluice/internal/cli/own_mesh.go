@@ -78,7 +78,7 @@ func (t *tool) errNotRunning() error {
 	return fmt.Errorf("the mesh is not running: is it up? Start it with %s; your own mesh, which %s sets up, also starts when a client starts a server", t.command("up"), t.command("init"))
 }
 
-// An ownMesh is the own mesh of the person who runs this program.
+// An ownMesh is the mesh of the person who runs this program.
 type ownMesh struct {
 	program string
 	paths   personal.Paths

@@ -46,7 +46,8 @@ func incompleteError(format string, args ...any) error {
 }
 
 // comparisonError gives an error the exit code [exitFailed]. It does not change an error that already has an exit code.
-// It also does not change errSilent, which means exit code 1, because the change would make calls less restricted.
+// It also does not change errSilent, with which a command exits with code 1 if a change would make calls less
+// restricted.
 func comparisonError(err error) error {
 	var known exitError
 	if err == nil || errors.Is(err, errSilent) || errors.As(err, &known) {
@@ -172,7 +173,6 @@ func (t *tool) diffLive(ctx context.Context, req *policyv1.DiffRevisionsRequest,
 	return t.diffRevisions(ctx, policyv1.NewPolicyServiceClient(conn), req)
 }
 
-// diffRevisions lets the policy service compare documents.
 func (t *tool) diffRevisions(ctx context.Context, client policyv1.PolicyServiceClient, req *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
@@ -210,8 +210,8 @@ func readDiff[R interface {
 }
 
 // printPolicyDiff prints a comparison. It returns an error if the documents can't be loaded, if not all calls were
-// compared, or if a change opens or may open calls (FLIP_KIND_OPENS). For example, refused calls would wait for
-// approval.
+// compared, or if a change makes or may make calls less restricted (FLIP_KIND_OPENS). For example, refused calls would
+// wait for approval.
 func (t *tool) printPolicyDiff(diff *policyv1.DiffRevisionsResponse, recorded bool) error {
 	totals := diff.GetTotals()
 	if t.json() {
@@ -252,7 +252,6 @@ func howDocumentsCompared(totals *policyv1.DiffTotals, recorded bool) string {
 	return text
 }
 
-// printMessage prints a message as JSON.
 func (t *tool) printMessage(m proto.Message) error {
 	raw, err := protojson.Marshal(m)
 	if err != nil {

@@ -20,7 +20,6 @@ type catalogDiffFlags struct {
 	overrides, definitions []string
 }
 
-// add adds the flags to the command `policy diff`.
 func (f *catalogDiffFlags) add(c *cobra.Command) {
 	c.Flags().BoolVar(&f.all, "catalog", false, "compare as if all pending definitions of tools were accepted")
 	c.Flags().StringArrayVar(&f.definitions, "definition", nil, "compare as if the pending definitions of `SERVER/TOOL` were accepted; SERVER/TOOL=DIGEST selects one by at least 8 digits")

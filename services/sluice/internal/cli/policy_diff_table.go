@@ -84,11 +84,11 @@ func diffRows(flips []*policyv1.Flip) (rows []*diffRow) {
 	return rows
 }
 
-func firstOf(names []string, most int) string {
-	if len(names) <= most {
+func firstOf(names []string, limit int) string {
+	if len(names) <= limit {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:limit], ", "), len(names)-limit)
 }
 
 // flipTarget describes the server and the tool of a call whose result changes. If the call is only an example for a
@@ -173,9 +173,9 @@ func flipCallers(f *policyv1.Flip) string {
 	for _, p := range append([]*identityv1.Principal{f.GetSubject()}, f.GetFurtherSubjects()...) {
 		names = append(names, callerText(p))
 	}
-	const most = 2
-	text := strings.Join(names[:min(len(names), most)], "; ")
-	if rest := f.GetSubjects() - most; rest > 0 {
+	const maxNames = 2
+	text := strings.Join(names[:min(len(names), maxNames)], "; ")
+	if rest := f.GetSubjects() - maxNames; rest > 0 {
 		text += fmt.Sprintf(" and %d more", rest)
 	}
 	return text

@@ -105,10 +105,10 @@ func (t *tool) printObserved(o *policyv1.Observation, all bool) {
 }
 
 // printSome prints the first lines, or all lines with --all.
-func (t *tool) printSome(of string, lines []string, all bool) {
+func (t *tool) printSome(kind string, lines []string, all bool) {
 	for i, line := range lines {
 		if i == maxExplained && !all {
-			t.printf("more %s: %d; --all prints them", of, len(lines)-i)
+			t.printf("more %s: %d; --all prints them", kind, len(lines)-i)
 			return
 		}
 		t.printf("%s", line)
@@ -190,8 +190,8 @@ func checkText(c *policyv1.Check) string {
 	return text
 }
 
-func checkMark(held bool) string {
-	if held {
+func checkMark(isMet bool) string {
+	if isMet {
 		return "✓"
 	}
 	return "✗"

@@ -122,7 +122,7 @@ func (t *tool) waitForApproval(ctx context.Context, id string) error {
 // endedWithoutApproval returns an error if an approval has ended in a state that does not allow the change. The change
 // then needs a new approval.
 func endedWithoutApproval(a *approvalv1.Approval) error {
-	switch a.GetState() { //nolint:exhaustive // in other states, applying the documents again says what is next
+	switch a.GetState() { //nolint:exhaustive // in all other states, the caller applies the documents again
 	case approvalv1.ApprovalState_APPROVAL_STATE_DENIED, approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED, approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED:
 		return fmt.Errorf("the approval %s is %s: %s", a.GetId(), enum.Name(a.GetState()), orDash(a.GetReason()))
 	}

@@ -67,7 +67,7 @@ func (t *tool) propose(ctx context.Context, server string, since *timestamppb.Ti
 	if len(seen.byTool) == 0 {
 		return fmt.Errorf("no call to a tool of %s was sent since %s: set `mode: observe` for the server, or an earlier --since", server, formatTime(since))
 	}
-	home, _ := os.UserHomeDir() // without it, paths in the usual home folders are still too wide for a bound
+	home, _ := os.UserHomeDir() // if this fails, Propose still knows the usual home folders
 	made, err := policy.Propose(server, seen.tools(tools), home)
 	if err != nil {
 		return err
@@ -152,8 +152,8 @@ type sentCalls struct {
 	uses   toolUses
 	byTool map[string][]policy.ObservedCall
 	count  int64
-	// sent contains the ids of decisions whose outcome record shows that the call was sent, and whose intent record has
-	// not been read yet.
+	// sent contains the ids of decisions for which the outcome record was read, but not yet the intent record. The outcome
+	// record shows that the call was sent.
 	sent map[string]bool
 }
 

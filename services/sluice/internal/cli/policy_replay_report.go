@@ -47,8 +47,8 @@ type replayRows[T any] struct {
 	others int64
 }
 
-// row returns the row with the given key, and reports whether it existed before. If it does not exist, row adds the
-// given row. The last result is false if the row was not added because there are too many rows.
+// row returns the row with the given key. If there is no such row, it adds the given row. known is true if the row
+// existed before. ok is false if the row was not added because there are too many rows.
 func (r *replayRows[T]) row(key string, added T) (row T, known, ok bool) {
 	if row, known = r.byKey[key]; known {
 		return row, true, true

@@ -33,7 +33,6 @@ func checkRevisionID(text string) error {
 	return usageError{fmt.Errorf("%q is not a revision: write at least %d of the hexadecimal digits that `sluice policy revisions` prints", text, minRevisionDigits)}
 }
 
-// shortRevision returns the digits of an id for tables.
 func shortRevision(id string) string { return id[:min(len(id), shownRevisionDigits)] }
 
 // revisionRecord is a stored revision in the JSON output.

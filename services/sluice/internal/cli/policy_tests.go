@@ -56,8 +56,8 @@ func (t *tool) runPolicyTests(ctx context.Context, paths []string, flags testFla
 	return t.printFindings(findings, summary)
 }
 
-// testOffline checks documents, which includes running their tests. It returns the test results only if needed is true,
-// because it must run the tests again to get them.
+// testOffline checks documents and runs their tests. It returns the test results only if needed is true, because it
+// must run the tests again to get them.
 func (t *tool) testOffline(ctx context.Context, paths []string, needed bool) ([]*policyv1.Document, []*policyv1.Finding, []*policyv1.TestResult, error) {
 	findings, documents, err := t.checkDocuments(ctx, paths)
 	if err != nil || !needed {

@@ -94,10 +94,10 @@ type exitError struct {
 // Unwrap returns the underlying error.
 func (e exitError) Unwrap() error { return e.error }
 
-// selfName returns the name of this program for messages. If SLUICE_COMMAND is set, as in containers, it returns the
-// value of this variable. Otherwise, it returns the name with which the process was called if this name is a relative
-// path, or if it is an absolute path and PATH contains no program named sluice. In all other cases, it returns
-// "sluice".
+// selfName returns the name of this program for messages. If SLUICE_COMMAND is set, as in containers, selfName returns
+// the value of this variable. If the process was called by a relative path, such as ./sluice, it returns this path. If
+// the process was called by an absolute path and PATH contains no program named sluice, it returns the absolute path.
+// In all other cases, it returns "sluice".
 func selfName(program string, env config.Env, look func(string) (string, error)) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name

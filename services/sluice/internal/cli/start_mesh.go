@@ -36,9 +36,8 @@ func (t *tool) startMesh() *cobra.Command {
 	}
 }
 
-// startOutside starts the mesh through another process, which exits when the mesh is ready, so that the mesh is not a
-// descendant of this process. Otherwise, some clients would kill the mesh when they stop a server, because they kill
-// all descendants of the server.
+// startOutside starts the mesh through another process, which exits when the mesh is ready. Therefore the mesh is not a
+// descendant of this process. Some clients kill all descendants of a server when they stop the server.
 func (m *ownMesh) startOutside(ctx context.Context) (mesh running.Mesh, err error) {
 	cmd := exec.CommandContext(ctx, m.program, startMeshName, "--config", m.config, "--data", m.data) //nolint:gosec // this program
 	cmd.Dir, cmd.Env = m.data, app.Environ()

@@ -69,8 +69,8 @@ type roleAnswers struct {
 	rejected []string
 	// documents describes the stored policy documents. It is nil if the policies come from files.
 	documents *policyDocuments
-	// observed describes the parts of the policy in observe mode, which are not enforced, one per line. observedParts
-	// contains the first of these parts.
+	// observed describes the parts of the policy that are in observe mode and therefore not enforced, one per line.
+	// observedParts contains the first of these parts.
 	observed      []string
 	observedParts []*policyv1.ObservedPolicy
 	// pending contains the number of pending definitions of each server. Servers without pending definitions may be

@@ -205,8 +205,8 @@ func (t *tool) relayConfig(flags relayFlags) (cfg relay.Config, err error) {
 }
 
 // clientRelay returns the endpoint and the token for a client of the person's own mesh. If the mesh is not running, the
-// client's next message starts it. If the mesh can't be used, noMesh is the reason, and the relay responds with it to
-// each message. The relay does so because most clients don't show a server's standard error.
+// client's next message starts it. If the mesh can't be used, noMesh is the reason. The relay then responds to each
+// message with this reason, because most clients don't show a server's standard error.
 func (t *tool) clientRelay(server, as string, own *ownMesh, noMesh error) (cfg relay.Config, err error) {
 	if err := personal.CheckClient(as); err != nil {
 		return cfg, usageError{fmt.Errorf("--as: %w", err)}

@@ -54,9 +54,9 @@ type stopRecord struct {
 }
 
 func newStopRecord(s *policyv1.Stop) stopRecord {
-	of := s.GetSelector()
+	selector := s.GetSelector()
 	out := stopRecord{
-		All: of.GetAll(), Agent: of.GetAgent(), Server: of.GetServer(), Tenant: of.GetTenant(), Reason: s.GetReason(),
+		All: selector.GetAll(), Agent: selector.GetAgent(), Server: selector.GetServer(), Tenant: selector.GetTenant(), Reason: s.GetReason(),
 		OperatorTenant: s.GetOperatorTenant(), Operator: s.GetOperator(), Began: s.GetBegan().AsTime().Local(), ResumedBy: s.GetResumedBy(),
 	}
 	if s.GetEnded() != nil {
@@ -213,8 +213,8 @@ func (t *tool) stopCalls(ctx context.Context, f *config.File, client policyv1.Po
 
 // inFlight describes the calls that were sent before the stop and have not ended yet. It returns "" if their number is
 // not known.
-func (t *tool) inFlight(ctx context.Context, f *config.File, of *policyv1.StopSelector) string {
-	if of.GetAgent() != "" || of.GetTenant() != "" { // the gateway does not count these separately
+func (t *tool) inFlight(ctx context.Context, f *config.File, selector *policyv1.StopSelector) string {
+	if selector.GetAgent() != "" || selector.GetTenant() != "" { // the gateway does not count these separately
 		return ""
 	}
 	own := *t
@@ -224,7 +224,7 @@ func (t *tool) inFlight(ctx context.Context, f *config.File, of *policyv1.StopSe
 	}
 	n := 0
 	for _, s := range status.GetServers() {
-		if of.GetServer() == "" || s.GetName() == of.GetServer() {
+		if selector.GetServer() == "" || s.GetName() == selector.GetServer() {
 			n += int(s.GetInFlight())
 		}
 	}

@@ -113,11 +113,11 @@ func (i idleFlags) openData(ctx context.Context, data string) (*datadir.Dir, err
 func (t *tool) runUp(ctx context.Context, f *config.File, local *localFile, found addresses, idle idleFlags) (err error) {
 	app.Tune()
 	log := app.NewLog(t.errOut, "sluice", true, f.LogLevel())
-	held, err := idle.openData(ctx, f.Path(f.Data)) // lock the directory before any file is created in it
+	dataDir, err := idle.openData(ctx, f.Path(f.Data)) // lock the directory before any file is created in it
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, held.Close()) }()
+	defer func() { err = errors.Join(err, dataDir.Close()) }()
 	generated, err := ensureTokens(f)
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 // noticeInterval is the minimum time between two notices. A notice covers all approvals since the previous notice.
 const noticeInterval = 5 * time.Second
 
-// announceApprovals announces calls that wait for approval until ctx is done. It announces them at the terminal if
+// Until ctx is done, announceApprovals announces calls that wait for approval. It announces them at the terminal if
 // standard error is a terminal, and on the desktop if this is configured.
 func (t *tool) announceApprovals(ctx context.Context, f *config.File, lookup addresses, mesh *sluice.Mesh, log *slog.Logger) {
 	bell, desktop := term.IsTerminal(int(os.Stderr.Fd())), showsOnDesktop(f)

@@ -33,7 +33,7 @@ type upOutput struct {
 	Tokens   string   `json:"tokens"`
 	// Sandboxes contains the restrictions that the kernel enforces for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
-	// Observed describes the parts of the policy in observe mode, which are not enforced.
+	// Observed describes the parts of the policy that are in observe mode and therefore not enforced.
 	Observed []string `json:"observed,omitempty"`
 }
 
@@ -44,7 +44,7 @@ type startedMesh struct {
 	// usesStarterPolicy is true if the starter policy is in force and unchanged.
 	usesStarterPolicy bool
 	sandboxes         map[string]sandbox.Report
-	// observed describes the parts of the policy in observe mode, which are not enforced, one per line.
+	// observed describes the parts of the policy that are in observe mode and therefore not enforced, one per line.
 	observed []string
 }
 

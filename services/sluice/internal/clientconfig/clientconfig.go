@@ -129,13 +129,13 @@ func (s System) join(dir string, elem ...string) string {
 func (s System) home(elem ...string) string { return s.join(s.Home, elem...) }
 
 // env returns the value of an environment variable if it is an absolute path. Otherwise it returns the fallback.
-func (s System) env(name, otherwise string) string {
+func (s System) env(name, fallback string) string {
 	value := s.Getenv(name)
 	windows := s.OS == "windows" && len(value) > 2 && value[1] == ':' && (value[2] == '\\' || value[2] == '/')
 	if windows || s.OS != "windows" && path.IsAbs(value) {
 		return value
 	}
-	return otherwise
+	return fallback
 }
 
 // xdg returns a path in the configuration directory of the XDG Base Directory Specification.

@@ -49,7 +49,8 @@ type Entry struct {
 	// Variables contains the names of the client's environment variables to which the entry refers, sorted.
 	Variables []string
 	// NamesSluice is true if the entry runs the command `stdio` of a program whose name begins with sluice. The program
-	// might not be Sluice. Relay contains the arguments of the command, or is nil if Sluice does not write such arguments.
+	// might not be Sluice. Relay contains the arguments of this command. It is nil if Sluice does not write such
+	// arguments.
 	NamesSluice bool
 	Relay       *Relay
 	// Wrapped is true if the entry reaches its server through the mesh. If NamesSluice is true and Wrapped is false, Fault
@@ -189,8 +190,8 @@ func (r *reader) read() {
 	e.SetRelay()
 }
 
-// readCommand reads the command and its arguments. It refuses a command in the form of a map with path, args and env,
-// which earlier versions of Zed wrote.
+// readCommand reads the command and its arguments. It refuses a command that is a map with path, args and env. Earlier
+// versions of Zed wrote such commands.
 func (r *reader) readCommand() {
 	d, e := r.dialect, &r.entry
 	switch command := r.node.Get(d.command); {
@@ -334,10 +335,10 @@ func (r *reader) wrong(key, wanted string) {
 	r.refuse(fmt.Sprintf("has a %q that is not %s: correct the entry", key, wanted))
 }
 
-func (r *reader) bool(key string, otherwise bool) bool {
+func (r *reader) bool(key string, fallback bool) bool {
 	n := r.get(key)
 	if n == nil || n.Kind != configedit.Bool {
-		return otherwise
+		return fallback
 	}
 	return n.Text == "true"
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/secretstore"
 )
 
-// settle is how long Sluice waits after it has changed a file before it reads the file again, to detect that the client
-// has overwritten the change.
+// settle is the time that Sluice waits after it has changed a file. It then reads the file again, to detect whether the
+// client has overwritten the change.
 const (
 	settle = 2 * time.Second
 	// settleEmpty is the minimum time that Sluice waits before it reads an empty or missing file again, because a client
@@ -36,37 +36,37 @@ type Change struct {
 type Rewrite func(f clientconfig.File, server string) (command string, args []string)
 
 // Changes returns the changes to the clients' files. If a file can't be edited, Changes moves its entries to p.Left.
-func (p *Plan) Changes(to Rewrite) []Change {
+func (p *Plan) Changes(rewrite Rewrite) []Change {
 	var out []Change
 	var wraps []Wrap
 	for i, found := range p.Files {
 		var edits []configedit.Edit
-		var of []Wrap
+		var wrapsInFile []Wrap
 		change := Change{File: found.File, Before: found.Data}
 		for _, w := range p.Wraps {
 			if w.File != i {
 				continue
 			}
-			command, args := to(found.File, w.Server)
+			command, args := rewrite(found.File, w.Server)
 			old := &w.Entry
 			if w.Added {
 				old = nil
 			}
 			edits = append(edits, found.File.StdioEdit(w.Entry.Name, old, command, args))
-			of, change.Entries = append(of, w), append(change.Entries, w.Entry.Name)
+			wrapsInFile, change.Entries = append(wrapsInFile, w), append(change.Entries, w.Entry.Name)
 		}
 		if len(edits) == 0 {
 			continue
 		}
 		changed, err := configedit.Apply(found.File.Layout, found.Data, edits...)
 		if err != nil {
-			for _, w := range of {
+			for _, w := range wrapsInFile {
 				p.Left = append(p.Left, Left{w.File, w.Entry, err.Error()})
 			}
 			continue
 		}
 		change.After, change.change = changed.After, changed
-		out, wraps = append(out, change), append(wraps, of...)
+		out, wraps = append(out, change), append(wraps, wrapsInFile...)
 	}
 	p.Wraps = wraps
 	return out

@@ -37,7 +37,7 @@ type Definition struct {
 	Headers []Setting
 }
 
-// Environment contains the data, in addition to the client's entry, from which a server's definition is derived.
+// Environment contains the data that is needed to derive a server's definition from a client's entry.
 type Environment struct {
 	// Home is the user's home directory.
 	Home string

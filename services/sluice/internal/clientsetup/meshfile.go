@@ -62,8 +62,8 @@ type MeshEdit struct {
 	changes []*configedit.Change
 }
 
-// Edit returns the content of the configuration after the additions to the old content. If there is no old content,
-// Edit creates a configuration. It keeps comments and all existing settings.
+// Edit returns the old configuration with the additions. If there is no old configuration, Edit creates one. It keeps
+// comments and all existing settings.
 func (m MeshFile) Edit(old []byte) ([]byte, error) {
 	e, err := m.Change(old)
 	if err != nil {

@@ -43,8 +43,9 @@ func (s *State) RecordMesh(key []byte, path string, e *MeshEdit) error {
 	return nil
 }
 
-// RecordRewrite records that Sluice is about to replace the content of a file of the mesh. It does so only if Sluice
-// wrote the previous content. Without this record, undo would treat the new content as written by a person.
+// RecordRewrite records that Sluice is about to replace the content of a file of the mesh. Without this record, undo
+// would treat the new content as written by a person. If a person wrote the previous content, RecordRewrite records
+// nothing.
 func RecordRewrite(data, path string, before, after []byte) error {
 	s, err := LoadState(data)
 	if err != nil || !s.wrote(path, before) || s.wrote(path, after) {
@@ -76,8 +77,8 @@ type MeshUndone struct {
 }
 
 // Refers reports whether the remaining configuration contains the given string.
-func (u MeshUndone) Refers(to string) bool {
-	return slices.ContainsFunc(u.Rest, func(text string) bool { return strings.Contains(text, to) })
+func (u MeshUndone) Refers(reference string) bool {
+	return slices.ContainsFunc(u.Rest, func(text string) bool { return strings.Contains(text, reference) })
 }
 
 // UndoMesh undoes the changes by `init` to the mesh's configuration. It removes the file if only content by Sluice
@@ -180,7 +181,7 @@ var (
 	yamlHooks = configedit.Layout{Format: configedit.YAML, NameKey: "client"}
 )
 
-// hooksIn returns the clients under hooks in the configuration, or nil if the configuration can't be parsed.
+// hooksIn returns the clients that have hooks in the configuration, or nil if the configuration can't be parsed.
 func hooksIn(data []byte) []string {
 	root, err := configedit.Parse(yamlHooks, data)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package clientsetup makes clients reach their MCP servers through a person's own mesh, and undoes this. It finds the
-// servers in the clients' configuration files, plans the mesh's configuration, and edits the files. It does not start
-// programs and does not ask questions. `sluice init` does both.
+// Package clientsetup makes clients reach their MCP servers through a person's own mesh, and can undo these changes. It
+// finds the servers in the clients' configuration files, plans the mesh's configuration, and edits the files. It does
+// not start programs and does not ask questions. `sluice init` does both.
 package clientsetup
 
 import (

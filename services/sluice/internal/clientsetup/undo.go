@@ -25,8 +25,8 @@ type Undone struct {
 	Kept []Kept
 	// Gone contains the names of entries that were removed after `init`.
 	Gone []string
-	// Held contains entries that were removed after `init`, but that may only have been renamed or moved. Their original
-	// form is kept in the record, because it may still be necessary.
+	// Held contains entries that were removed after `init`, but that may only have been renamed or moved. The record keeps
+	// the original form of these entries, because a later undo may need it.
 	Held []Kept
 	// Err is the reason why the file could not be restored. In that case, undo did not change the file's entries.
 	Err error
@@ -104,8 +104,8 @@ type undoRun struct {
 	UndoOptions
 
 	key []byte
-	// later contains the entries in each file whose changes this run has already undone. An earlier change to the same
-	// file must not restore these entries again, because they were replaced between the two changes.
+	// later contains, for each file, the entries for which this run has already undone a later change. Undoing an earlier
+	// change must not restore these entries again, because they were replaced between the two changes.
 	later map[string][][]string
 	// starts contains the server that each recorded entry starts.
 	starts map[place]clientconfig.Relay

@@ -52,7 +52,8 @@ type place struct{ file, entry string }
 
 func placeOf(file string, path []string) place { return place{file, strings.Join(path, "\x00")} }
 
-// recordStarts sets s.starts. It omits an entry if its original form can't be decrypted. Then undo keeps more records.
+// recordStarts sets s.starts. It omits an entry if its original form can't be decrypted. In that case, undo keeps more
+// records than necessary.
 func (s *undoRun) recordStarts() {
 	s.starts = make(map[place]clientconfig.Relay)
 	for _, change := range s.Files {

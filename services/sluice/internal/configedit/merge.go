@@ -105,8 +105,8 @@ func (e oldEntry) ours(l Layout) (*Node, error) {
 	return parseFragment(l, e.Path, *e.Ours)
 }
 
-// setMerged writes an entry with the formatting of this package, which has no comments. Therefore setMerged does not
-// change the entry if the old value contains a comment.
+// setMerged writes an entry in this package's own format, without comments. Therefore setMerged does not change the
+// entry if the old value contains a comment.
 func (u *Undone) setMerged(l Layout, doc syntax, entry oldEntry, merged *Node) error {
 	canWrite := checkValue(l.Format, merged) == nil && !hasComment(l.Format, []byte(*entry.Old))
 	if !canWrite {

@@ -158,7 +158,6 @@ func (n *Node) pruned(path []string) *Node {
 	return n
 }
 
-// empty reports whether n is an empty container.
 func (n *Node) empty() bool {
 	return n.Kind == Null || (n.Kind == Map || n.Kind == List) && len(n.Members)+len(n.Items) == 0
 }

@@ -29,8 +29,8 @@ type noteBook struct {
 	notes      []note
 }
 
-func newBook(most int) *noteBook {
-	b := &noteBook{maxNotes: most}
+func newBook(maxNotes int) *noteBook {
+	b := &noteBook{maxNotes: maxNotes}
 	for _, n := range startingNotes {
 		b.append(n.Title, n.Body)
 	}

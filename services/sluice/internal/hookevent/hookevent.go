@@ -45,8 +45,8 @@ type Event struct {
 	ID string
 	// Session and Turn identify the conversation. Dir is the working directory.
 	Session, Turn, Dir string
-	// MCP describes the MCP server of the tool. It is nil for the client's own tools, except for a tool that reads
-	// resources of a server that is named in the arguments.
+	// MCP describes the MCP server of the tool. It is nil for the client's own tools. The exception is a tool that reads
+	// resources of a server, if the arguments name this server.
 	MCP *Server
 }
 
@@ -211,8 +211,8 @@ func (e Event) Denied(reason string) Output {
 }
 
 // Failed returns the output that refuses a call even if the event could not be parsed. In Claude Code and Codex, exit
-// code 2 with a reason on standard error blocks the call. For Gemini CLI, the output is JSON, because it interprets
-// other output as permission if the exit code is 0 or 1.
+// code 2 with a reason on standard error blocks the call. For Gemini CLI, the output is JSON, because Gemini CLI
+// interprets other output as permission if the exit code is 0 or 1.
 func (e Event) Failed(reason string) Output {
 	reason = "Sluice denies this call, because it can't be evaluated: " + strings.TrimSpace(reason)
 	if e.Client == "gemini" {

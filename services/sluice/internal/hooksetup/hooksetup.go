@@ -30,8 +30,8 @@ const (
 	Hold = 240 * time.Second
 )
 
-// settle is how long Sluice waits after it has changed a file before it reads the file again, to detect that the client
-// has overwritten the change.
+// settle is the time that Sluice waits after it has changed a file. It then reads the file again, to detect whether the
+// client has overwritten the change.
 var settle = 2 * time.Second
 
 // A Target is the settings file of a client in which the hook is registered.
@@ -45,8 +45,8 @@ type Target struct {
 	Config string
 }
 
-// TargetOf returns the settings file of a client. If project is not empty, it returns the user's private settings file
-// in this project, which is not shared with other people.
+// TargetOf returns the settings file of a client. If project is not empty, it returns the settings file in this project
+// that is private to the user, and not the file that the project shares.
 func TargetOf(client clientconfig.Client, sys clientconfig.System, project string) (Target, error) {
 	t := Target{Client: client.ID, Project: project}
 	user := client.Files(sys, "")[0].Path

@@ -16,14 +16,14 @@ const (
 	changeRate = 120
 )
 
-// guardReason is the reason in the policy for denying a change to a protected file.
+// guardReason is the reason that the policy gives if it denies a change to a protected file.
 const guardReason = "this file belongs to Sluice, or has the hooks or MCP servers of a client: ask the person to change it"
 
-// secretReason is the reason in the policy for denying a tool that reads a file with Sluice's tokens or secrets.
+// secretReason is the reason that the policy gives if it denies reading a file with Sluice's tokens or secrets.
 const secretReason = "this file has tokens or secrets of Sluice, with which a program can approve its own calls"
 
-// shellReason is the reason in the policy for requiring approval of a command that contains the name sluice. The
-// condition does not detect commands that run Sluice without containing its name literally.
+// shellReason is the reason that the policy gives if it requires approval of a command that contains the name sluice.
+// The policy does not detect commands that run Sluice without this name.
 const shellReason = "the command names sluice, which can approve calls and remove the hook"
 
 // Policy returns the policy document for a client's own tools. The policy denies the calls that [Protected] marks.

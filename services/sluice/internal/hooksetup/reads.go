@@ -33,8 +33,8 @@ func readsOf(tool string, arguments jsontext.Value) (out []string) {
 		}
 	case "read_many_files":
 		patterns, _ := all["include"].([]any)
-		for _, each := range patterns {
-			pattern, _ := each.(string)
+		for _, item := range patterns {
+			pattern, _ := item.(string)
 			out = append(out, literal(pattern))
 		}
 	}

@@ -21,7 +21,8 @@ const (
 	maxQueued   = 100
 	// commandTimeout limits how long a command may run.
 	commandTimeout = 30 * time.Second
-	// outputDelay is how long output is still copied after a command has exited if other processes still hold its output.
+	// outputDelay limits how long the output of a command is copied after the command has exited. Other processes can keep
+	// the output open.
 	outputDelay = time.Second
 )
 

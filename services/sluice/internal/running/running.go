@@ -49,8 +49,8 @@ type Announcement struct {
 }
 
 // Announce announces that this process is running the mesh of a data directory. The caller must have locked the
-// directory with [datadir.Open]. If another mesh has not withdrawn its announcement yet, Announce waits for this, or
-// until ctx is done.
+// directory with [datadir.Open]. Announce waits until an earlier mesh has withdrawn its announcement, or until ctx is
+// done.
 func Announce(ctx context.Context, data string, m Mesh) (*Announcement, error) {
 	a := &Announcement{filepath.Join(data, addressesFile), flock.New(filepath.Join(data, lockFile), flock.SetPermissions(0o600))}
 	// The addresses of a killed mesh must be removed before this process holds the lock. Otherwise Find would return them.

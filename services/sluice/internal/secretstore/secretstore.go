@@ -45,8 +45,8 @@ const (
 // ErrNoKey means that a store has no key with the given name.
 var ErrNoKey = errors.New("the key does not exist")
 
-// Store stores secrets. Its methods may be called concurrently, even by several processes. Only [Store.Key] must not be
-// called by several processes at the same time.
+// Store stores secrets. Its methods may be called concurrently, even by several processes. The exception is
+// [Store.Key], which only one process may call at a time.
 type Store struct {
 	data string
 	kind Kind

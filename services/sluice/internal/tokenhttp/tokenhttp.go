@@ -22,9 +22,9 @@ type RefusedError struct{ why string }
 // Error implements error.
 func (e *RefusedError) Error() string { return e.why }
 
-// New returns a client that trusts the given root certificates, or those of the system if roots is nil. The client
-// sends the token without TLS only to loopback addresses and to the host cleartextTo, which may be empty. If the token
-// may not be sent to the URL of a request, the client's error wraps a [RefusedError].
+// New returns a client that trusts the given root certificates. If roots is nil, the client trusts the system's root
+// certificates. The client sends the token without TLS only to loopback addresses and to the host cleartextTo, which
+// may be empty. If the token may not be sent to the URL of a request, the client's error wraps a [RefusedError].
 func New(roots *x509.CertPool, cleartextTo string) *http.Client {
 	t := &transport{plain: base(), cleartext: base(), secure: base(), cleartextTo: cleartextTo}
 	t.plain.Proxy, t.plain.DialContext = nil, loopback.Dial // a proxy would read the token
@@ -54,11 +54,11 @@ func (t *transport) CloseIdleConnections() {
 }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	over, err := t.transportFor(req.URL)
+	chosen, err := t.transportFor(req.URL)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := over.RoundTrip(req)
+	resp, err := chosen.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,5 @@
-// What every page does: the switch of the scheme, "/" for the search, copying of rules, and
-// answers that are opened for printing or because a link leads to them.
+// This script runs on every page. It switches between light and dark colours, makes the key "/" open the search, adds
+// buttons that copy rules, and opens answers when they are printed or a link leads to them.
 "use strict";
 
 const isDark = () => {
@@ -22,7 +22,7 @@ themeSwitch.addEventListener("click", () => {
   try {
     localStorage.setItem("sluice-theme", theme);
   } catch {
-    // Then it holds for this page alone.
+    // Without storage, the chosen colours apply only to this page.
   }
 });
 
@@ -43,7 +43,7 @@ document.addEventListener("keydown", (event) => {
 
 for (const rule of document.querySelectorAll("[data-copy]")) {
   if (!navigator.clipboard) {
-    break; // a page that is not on a disk or behind TLS may not copy
+    break; // browsers offer the clipboard only to pages from a disk or with TLS
   }
   const button = document.createElement("button");
   button.type = "button";

@@ -1,5 +1,5 @@
-// The search of the first page. It goes through sluiceCatalogue, which index.js declares,
-// without a server. Words of strangers become text, never markup.
+// This script is the search on the first page. It needs no server, because it searches sluiceCatalogue, which index.js
+// declares. It shows untrusted strings as text and never as markup.
 "use strict";
 
 const layout = 1;
@@ -11,26 +11,26 @@ const list = document.querySelector("[data-results]");
 const found = document.querySelector("[data-found]");
 const more = document.querySelector("[data-more]");
 
-// The numbers of categories and risks are those of the index.
+// The search index refers to categories, risks and marks by their positions in these arrays.
 const categories = ["unknown", "read", "write", "execute", "destructive", "financial"];
 const risks = ["unknown", "low", "medium", "high", "critical"];
 const marks = ["stopped", "waits", "unsure", "decided", "gone"];
 const labels = new Map(chips.map((chip) => [chip.dataset.filter + " " + chip.dataset.value, chip.textContent]));
 
 const tools = sluiceCatalogue.tools.map(([server, name, bits, summary, stem]) => {
-  const of = sluiceCatalogue.servers[server];
+  const [serverName, serverStem] = sluiceCatalogue.servers[server];
   return {
-    name, summary, server: of[0],
+    name, summary, server: serverName,
     category: categories[bits & 7], risk: risks[(bits >> 3) & 7], marks: marks.filter((_, i) => (bits >> (6 + i)) & 1),
-    href: "tool/" + of[1] + "/" + (stem ?? name) + ".html",
-    lowName: name.toLowerCase(), low: (name + "\n" + of[0] + "\n" + summary).toLowerCase(),
+    href: "tool/" + serverStem + "/" + (stem ?? name) + ".html",
+    lowName: name.toLowerCase(), low: (name + "\n" + serverName + "\n" + summary).toLowerCase(),
   };
 });
 
 const wordsOf = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
 
-// rank says how well a tool fits: the lower the better, and -1 where it does not. A hit in the
-// name counts more than one in the rest.
+// rank returns how well a tool matches the words. A lower number is a better match, and -1 is no match. A match in the
+// name is better than a match in the server's name or in the summary.
 const rank = (tool, words) => {
   let sum = 0;
   for (const word of words) {
@@ -66,7 +66,7 @@ const search = () => {
       hits.push({tool, at});
     }
   }
-  return hits.sort((a, b) => a.at - b.at).map((hit) => hit.tool); // which keeps the order of equals
+  return hits.sort((a, b) => a.at - b.at).map((hit) => hit.tool); // sort keeps the order of tools with equal ranks
 };
 
 const element = (tag, className, ...children) => {
@@ -76,11 +76,11 @@ const element = (tag, className, ...children) => {
   return out;
 };
 
-// marked is a text in which the words that were searched for are marked.
+// marked returns an element with the text, in which the searched words are highlighted.
 const marked = (text, words) => {
   const out = document.createElement("bdi");
   const low = text.toLowerCase();
-  if (low.length !== text.length) { // then places in one are not those in the other
+  if (low.length !== text.length) { // the offsets in text and low differ
     out.append(text);
     return out;
   }
@@ -151,7 +151,8 @@ const say = () => {
   return hits.length === tools.length ? "All " + all + (tools.length === 1 ? " tool" : " tools") : hits.length === 0 ? "No tool fits. Use fewer words, or take filters away." : some + " of " + all + " tools";
 };
 
-// The search stands in the address, so that it can be kept and sent, and "back" finds it again.
+// remember stores the search in the address of the page, so that the search can be bookmarked, sent to others, and found
+// again with the browser's back button.
 const remember = () => {
   const state = new URLSearchParams();
   if (box.value.trim()) {
@@ -165,7 +166,7 @@ const remember = () => {
   try {
     history.replaceState(null, "", state.size ? "#" + state : location.pathname + location.search);
   } catch {
-    // Some browsers forbid it for pages on a disk.
+    // Some browsers do not allow pages on a disk to change their address.
   }
 };
 
@@ -195,8 +196,8 @@ const changed = () => {
   remember();
 };
 
-// move goes up and down among the box and the links to tools, which have the real focus: so
-// Enter opens what is seen to be chosen.
+// move moves the focus up or down between the search box and the links to tools. Because the link itself has the focus,
+// Enter opens it.
 const move = (event, by) => {
   const links = [...list.querySelectorAll("a")];
   const at = links.indexOf(document.activeElement);

@@ -1,4 +1,5 @@
-// Sets the scheme that was chosen before the page is drawn, so that it does not flash.
+// This script runs before the page is drawn. It applies the stored choice of light or dark colours, so that the page does
+// not flash.
 "use strict";
 try {
   const chosen = localStorage.getItem("sluice-theme");
@@ -6,5 +7,5 @@ try {
     document.documentElement.dataset.theme = chosen;
   }
 } catch {
-  // Some browsers keep nothing for pages on a disk: the system's scheme holds.
+  // Some browsers store nothing for pages on a disk. In that case, the system's colours apply.
 }
