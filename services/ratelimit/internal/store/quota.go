@@ -4,8 +4,8 @@ import "sync/atomic"
 
 // quota is a counter with a maximum. It is safe for concurrent use.
 type quota struct {
-	limitint64
-	used atomic.Int64
+	limit int64
+	used  atomic.Int64
 }
 
 // take adds n to the counter, unless the maximum would be exceeded. It reports whether it added n.
