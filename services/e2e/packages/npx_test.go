@@ -381,7 +381,7 @@ func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	}
 	checked := m.runAsOperator(t, "config", "check")
 	for _, want := range []string{
-		"servers.call installs its package at each start, in a folder of each caller's process: the gateway does not read its flag -c",
+		"servers.call installs its package at each start, in a folder of each caller's process: the gateway does not support its flag -c",
 		"servers.several installs its package at each start, in a folder of each caller's process: it names several packages",
 		"servers.folder installs its package at each start, in a folder of each caller's process: its package is a folder or a relative path of this machine: write the absolute path of a tarball (.tgz)",
 		"servers.relative installs its package at each start, in a folder of each caller's process: its package is a git repository of this machine without an absolute path: write git+file:///PATH",

@@ -34,7 +34,7 @@ var (
 	// delegation chain, or of a person for whom they work. No session can be closed to make room, because each session has
 	// requests in flight, is being opened, or belongs to a creator of the caller. A wrapped [*quota.FullError] states
 	// which quota is full.
-	ErrTooMany = errors.New("too many sessions are at work")
+	ErrTooMany = errors.New("too many sessions are active")
 )
 
 // maxStreams limits how many parallel streams one session can have. [Store.Listen] enforces the limit.
