@@ -233,7 +233,7 @@ func (r *reader) checkBeginning(oldest segment) error {
 		before.seq = r.oldest - 1
 		return oldest.brokenAt(1, before, fmt.Errorf("should be before it: records %d to %d are missing, and no record says that they were pruned", r.oldest, r.report.First-1))
 	case r.before != "" && r.before != r.firstPrev:
-		return oldest.brokenAt(1, before, fmt.Errorf("has prev %.12s… where the pruned record before it hashed to %.12s…", r.firstPrev, r.before))
+		return oldest.brokenAt(1, before, fmt.Errorf("has prev %.12s…, but the hash of the pruned record before it was %.12s…", r.firstPrev, r.before))
 	default:
 		return nil
 	}
