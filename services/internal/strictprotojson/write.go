@@ -17,7 +17,7 @@ import (
 )
 
 // ErrTooLarge means that the JSON form of a message would be too long.
-var ErrTooLarge = errors.New("the message is larger as JSON than it may be")
+var ErrTooLarge = errors.New("the message is too large as JSON")
 
 // Append appends a message to out as a JSON object. If out becomes longer than limit bytes, Append returns
 // [ErrTooLarge]. By then, out can be slightly longer than limit. A field without presence is written even if it is
