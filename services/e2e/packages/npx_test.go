@@ -183,7 +183,7 @@ func TestNpx_PackageIsInstalledOnceAndReadOnly(t *testing.T) {
 	if !held {
 		return
 	}
-	byLandlock := strings.Contains(m.runAsOperator(t, "status").Stdout, "held by Landlock") // Landlock can't restrict chmod; status reports whether Landlock is used
+	byLandlock := strings.Contains(m.runAsOperator(t, "status").Stdout, "enforced by Landlock") // Landlock can't restrict chmod; status reports whether Landlock is used
 	for _, one := range []lookResult{first, got[1], two} {
 		one.Wrote = slices.DeleteFunc(one.Wrote, func(what string) bool { return byLandlock && what == "chmod" })
 		if !slices.Equal(one.Wrote, []string{"own"}) {
