@@ -62,7 +62,7 @@ func TestFor_WhyForRealTools(t *testing.T) {
 			"As far as its definition tells, it does not change data (not Write), does not run code (not Execute), does not delete data (not Destructive) " +
 			"and does not move money (not Financial). A policy can let it pass.",
 		"wasm_agent_is_stopped": "This tool reads: it retrieves something and leaves nothing changed. From the tool's definition: the description says that it will check (\"Check\"); " +
-			"the name asks whether something is so (\"is\"). As far as its definition tells, it does not change data (not Write), does not run code (not Execute), " +
+			"the name asks whether something is true (\"is\"). As far as its definition tells, it does not change data (not Write), does not run code (not Execute), " +
 			"does not delete data (not Destructive) and does not move money (not Financial). A policy can let it pass.",
 	} {
 		if diff := cmp.Diff(want, advice.For("claude-flow", tool, tools[tool]).GetWhy()); diff != "" {
