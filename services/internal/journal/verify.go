@@ -38,7 +38,7 @@ type ChainReport struct {
 }
 
 // ErrNoJournal means that a directory contains no journal.
-var ErrNoJournal = errors.New("the folder holds no journal")
+var ErrNoJournal = errors.New("the folder contains no journal")
 
 // Verify checks both chains in dir, record by record, beginning with the oldest stored segment. It also checks that the
 // chains contain the records to which the newest head in the directory refers, and the records to which the given heads

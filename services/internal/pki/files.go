@@ -59,7 +59,7 @@ func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	certBlock, _ := pem.Decode(certPEM)
 	keyBlock, _ := pem.Decode(keyPEM)
 	if certBlock == nil || keyBlock == nil {
-		return nil, errors.New("the files hold no PEM blocks")
+		return nil, errors.New("the files contain no PEM blocks")
 	}
 	cert, err := x509.ParseCertificate(certBlock.Bytes)
 	if err != nil {

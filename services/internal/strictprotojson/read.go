@@ -65,7 +65,7 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 			return errorAt(at, "is not offered")
 		}
 		if err := protojson.Unmarshal(text, m.Interface()); err != nil {
-			return errorAt(at, "is no %s", m.Descriptor().Name())
+			return errorAt(at, "is not a valid %s", m.Descriptor().Name())
 		}
 		return nil
 	}

@@ -220,14 +220,14 @@ func TestRead_RefusesTextThatIsNotJSON(t *testing.T) {
 func TestRead_RefusesOtherFormsOfWellKnownTypes(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{"at":7}`:                   "/at: is no Timestamp",
-		`{"at":"yesterday"}`:         "/at: is no Timestamp",
+		`{"at":7}`:                   "/at: is not a valid Timestamp",
+		`{"at":"yesterday"}`:         "/at: is not a valid Timestamp",
 		`{"big":9007199254740993}`:   "/big: must be a string of digits",
 		`{"big":null}`:               "/big: must be a string of digits",
-		`{"free":[]}`:                "/free: is no Struct",
+		`{"free":[]}`:                "/free: is not a valid Struct",
 		`{"any":{"@type":"x"}}`:      "/any: is not offered",
 		`{"any":{}}`:                 "/any: is not offered",
-		`{"none":{"x":1}}`:           "/none: is no Empty",
+		`{"none":{"x":1}}`:           "/none: is not a valid Empty",
 		`{"values":["a",1]}`:         "/values/1: must be a string",
 		`{"values":[{"value":"a"}]}`: "/values/0: must be a string",
 		`{"at":`:                     "/at: ",

@@ -162,7 +162,7 @@ func appendObject(out []byte, fd protoreflect.FieldDescriptor, text string) ([]b
 	}
 	v := jsontext.Value(text)
 	if !v.IsValid() || v.Kind() != '{' {
-		return nil, fmt.Errorf("write %s: it holds no JSON object", fd.Name())
+		return nil, fmt.Errorf("write %s: it contains no JSON object", fd.Name())
 	}
 	return append(out, v...), nil
 }

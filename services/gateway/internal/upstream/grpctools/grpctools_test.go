@@ -145,7 +145,7 @@ func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 		`{"noteId":"a","data":"AAE"}`:                    "/data: must be base64",
 		`{"noteId":"a","data":"AAE_"}`:                   "/data: must be base64",
 		`{"noteId":"a","extra":"{}"}`:                    "/extra: must be an object",
-		`{"noteId":"a","at":"yesterday"}`:                "/at: is no Timestamp",
+		`{"noteId":"a","at":"yesterday"}`:                "/at: is not a valid Timestamp",
 		`{"noteId":"a","shelf":"s","row":1}`:             "/row: is one of two that exclude each other",
 		`{"noteId":"a","inside":{"noteId":"b","x/y":1}}`: "/inside/x~1y: is not known",
 		`{"noteId":"a","inside":{}}`:                     "/inside/noteId: is missing",
