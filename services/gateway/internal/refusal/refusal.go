@@ -208,7 +208,7 @@ var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_JSON_TRAILING:        "something follows the message.",
 	commonv1.Code_CODE_JSON_TOO_DEEP:        "the message is nested too deeply.",
 	commonv1.Code_CODE_JSON_TOO_MANY_TOKENS: "the message has too many parts.",
-	commonv1.Code_CODE_JSON_KEY:             "a key is too long or holds a control character.",
+	commonv1.Code_CODE_JSON_KEY:             "a key is too long or contains a control character.",
 	commonv1.Code_CODE_JSON_NUMBER:          "a number is out of range: an integer must be an int64, any other number a finite float64.",
 	commonv1.Code_CODE_FIELD_CASE_VARIANT:   "a key differs from a protocol field in case only.",
 	commonv1.Code_CODE_BATCH:                "batches are not accepted: send one message at a time.",
