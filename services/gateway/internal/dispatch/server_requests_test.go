@@ -276,7 +276,7 @@ func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 		stream := g.Stream(call)
 		stream.Next()
 		large := `,"result":{"roots":["` + strings.Repeat("x", 64<<10) + `"]}}`
-		if got := g.Do(reply(call, `{"jsonrpc":"2.0","id":4`+large)); !strings.Contains(got.Text, "may have 65536 bytes") {
+		if got := g.Do(reply(call, `{"jsonrpc":"2.0","id":4`+large)); !strings.Contains(got.Text, "may have at most 65536 bytes") {
 			t.Errorf("a response to nothing: %d %s", got.Status, got.Text)
 		}
 		if got := g.Do(reply(call, `{"jsonrpc":"2.0","id":3`+large)); got.Status != http.StatusAccepted {

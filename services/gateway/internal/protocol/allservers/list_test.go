@@ -56,7 +56,7 @@ func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 func TestListTools_RefusesALargeRequest(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
-		if got := c.do("tools/list", "", `"x":"`+strings.Repeat("x", 64<<10)+`"`); got.Code() != "body_too_large" || !strings.Contains(got.Text, "may have 65536 bytes") {
+		if got := c.do("tools/list", "", `"x":"`+strings.Repeat("x", 64<<10)+`"`); got.Code() != "body_too_large" || !strings.Contains(got.Text, "may have at most 65536 bytes") {
 			t.Errorf("%d %.200s", got.Status, got.Text)
 		}
 	})
