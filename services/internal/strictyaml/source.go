@@ -64,7 +64,7 @@ func Parse(file string, data []byte) (*Source, error) {
 	}
 	switch err := loader.Load(&second); {
 	case err == nil:
-		return nil, s.refuse(second.Line, second.Column, "a second document starts here, but a file can contain only one")
+		return nil, s.refuse(second.Line, second.Column, "a second document starts here; put it into a separate file")
 	case !errors.Is(err, io.EOF):
 		return nil, s.explain(data, err)
 	}

@@ -250,7 +250,7 @@ func TestDecode_ReportsProblems(t *testing.T) {
 		{"a list at the root", "- a",
 			`f.yaml:1:1: wanted a mapping, found a list`},
 		{"two documents", "name: a\n---\nname: b",
-			`f.yaml:2:1: a second document starts here, but a file can contain only one`},
+			`f.yaml:2:1: a second document starts here; put it into a separate file`},
 		{"a second document that does not parse", "name: a\n---\n[",
 			`f.yaml:4:1: is not YAML: while parsing a flow node, did not find expected node content`},
 		{"what is not YAML", "name: [a,",
