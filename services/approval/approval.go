@@ -144,7 +144,7 @@ func (s *Service) sweep(ctx context.Context) {
 			do, pruned = prune, time.Now()
 		}
 		if err := s.store.Do(ctx, do); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "the approvals that are due were not moved; the service tries again in a second", "error", err)
+			s.log.WarnContext(ctx, "the due approvals were not updated; the service tries again in a second", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -330,8 +330,8 @@ func (s *Service) checkRequestRate(ctx context.Context, tx *store.Tx, who *ident
 	}
 	return &approvalv1.Refusal{
 		Code: commonv1.Code_CODE_TOO_MANY_PENDING, RetryAfter: roundUpToMillis(left),
-		Message: fmt.Sprintf("people were asked %d times within %s about calls of this caller, or of a principal that it works for, and are not asked again before that time is over (approvals.max_asked). "+
-			"A call that they were asked about already can be made again meanwhile.", s.cfg.MaxAsked, formatDuration(s.cfg.AskedWindow)),
+		Message: fmt.Sprintf("people were asked %d times within %s about calls of this caller, or of a principal that it works for, which is the limit (approvals.max_asked): they are not asked about further calls until that time has passed. "+
+			"Calls about which they were already asked can be made again meanwhile.", s.cfg.MaxAsked, formatDuration(s.cfg.AskedWindow)),
 	}, nil
 }
 

@@ -373,7 +373,7 @@ func (s *Service) logSandboxes(ctx context.Context) {
 			s.deps.Log.WarnContext(ctx, "the kernel does not enforce the whole sandbox of stdio servers", append(attrs, "do", advice)...)
 			continue
 		}
-		s.deps.Log.InfoContext(ctx, "what the kernel enforces for stdio servers", attrs...)
+		s.deps.Log.InfoContext(ctx, "the kernel enforces the sandbox of stdio servers", attrs...)
 	}
 }
 
@@ -398,7 +398,7 @@ func (s *Service) Register(r grpc.ServiceRegistrar) { gatewayv1.RegisterGatewayS
 // Health implements rpc.HealthChecker.
 func (s *Service) Health(context.Context) error {
 	if err := s.journal.Healthy(); err != nil {
-		return fmt.Errorf("the journal takes no records: %w", err)
+		return fmt.Errorf("the journal can't write records: %w", err)
 	}
 	return nil
 }
@@ -410,7 +410,7 @@ func (s *Service) Health(context.Context) error {
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
-		why = append(why, "the journal takes no records; the gateway's log says why")
+		why = append(why, "the journal can't write records; the gateway's log says why")
 	}
 	if reason := s.decisions.UnavailableReason(); reason != "" {
 		why = append(why, reason)

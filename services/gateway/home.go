@@ -23,7 +23,7 @@ func (c *Config) limitHome(name string, rules *sandbox.Rules, files map[string][
 	}
 	home := rules.Home
 	if !filepath.IsAbs(home) {
-		return errors.New("the gateway's environment has no HOME: set it, or take out the key")
+		return errors.New("the gateway's environment has no HOME: set it, or remove the key")
 	}
 	rules.Private = append(rules.Private, home)
 	var read []string

@@ -150,8 +150,8 @@ func TestInstallationNotes_NameProgramsThatInstallPackagesThemselves(t *testing.
 	}}
 	want := []string{
 		"servers.fetch is started with uvx as it is: uvx itself installs the package, in a folder of each caller's process and with the server's variables; the gateway neither installs the package nor fixes its version",
-		"servers.folder installs its package at each start, in HOME of the gateway's user: the gateway does not read its flag -c",
-		"servers.script installs its package at each start, in a folder of each caller's process: the gateway does not read its flag -c",
+		"servers.folder installs its package at each start, in HOME of the gateway's user: the gateway does not support its flag -c",
+		"servers.script installs its package at each start, in a folder of each caller's process: the gateway does not support its flag -c",
 		"servers.shared is started with pnpm as it is: pnpm itself installs the package, in the server's folder and with the server's variables; the gateway neither installs the package nor fixes its version",
 		"servers.work is started with uv as it is: uv itself installs the package, in HOME of the gateway's user and with the server's variables; the gateway neither installs the package nor fixes its version",
 	}

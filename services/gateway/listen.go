@@ -25,7 +25,7 @@ func (s *Service) listen(ctx context.Context) (err error) {
 	}
 	at, ok := s.lis.Addr().(*net.TCPAddr)
 	if s.cert == nil && len(s.cfg.Proxies) == 0 && (!ok || !at.IP.IsLoopback()) {
-		return fmt.Errorf("listen on %s: MCP is served in the clear on loopback alone: set listen_tls, list the proxies that speak TLS for it under behind_proxy, or listen on 127.0.0.1", s.lis.Addr())
+		return fmt.Errorf("listen on %s: MCP without TLS is served only on loopback: set listen_tls, list the proxies that speak TLS for it under behind_proxy, or listen on 127.0.0.1", s.lis.Addr())
 	}
 	return nil
 }

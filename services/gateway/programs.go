@@ -83,7 +83,7 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 		s.deps.Log.WarnContext(ctx, "a server can't be started; calls to it are refused", "reason", text)
 	}
 	for _, text := range s.cfg.InstallationNotes(s.deps.Env) {
-		s.deps.Log.InfoContext(ctx, "a package is installed differently than others", "note", text)
+		s.deps.Log.InfoContext(ctx, "the package of a server is installed in an unusual way", "note", text)
 	}
 }
 

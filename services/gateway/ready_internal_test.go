@@ -10,7 +10,7 @@ import (
 func TestNotReady_SaysNothingAboutTheMachine(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
-	const ill = "the journal takes no records; the gateway's log says why"
+	const ill = "the journal can't write records; the gateway's log says why"
 	if why := s.NotReady(); slices.Contains(why, ill) {
 		t.Errorf("the journal is unhealthy from the start: %q", why)
 	}

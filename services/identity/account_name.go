@@ -46,7 +46,7 @@ func (a *attempt) accountName(answer *oauth2.Token, now time.Time) (string, erro
 	}
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
-		return "", errors.New("the ID token is no signed JWT")
+		return "", errors.New("the ID token is not a signed JWT")
 	}
 	var claims struct {
 		Issuer   string  `json:"iss"`

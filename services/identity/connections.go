@@ -44,7 +44,7 @@ var (
 	errServerUnknown  = errors.New("the configuration has no server of this name with `credentials`")
 	errConnectTenant  = errors.New("only operators of the tenant \"default\" can connect or disconnect this account, because it belongs to no person")
 	errOthersAccount  = errors.New("only operators can disconnect the account of another person")
-	errDiffers        = errors.New("the request does not fit the configuration of the server: with `as: person` each request needs a person or is for listing tools, with `as: shared` neither; use the same configuration everywhere")
+	errDiffers        = errors.New("the request does not fit the configuration of the server: with `as: person` each request needs a person or must be for listing tools, and with `as: shared` a request must have neither; use the same configuration for all services")
 	errManySignIns    = errors.New("you have started too many sign-ins at servers: try again in some minutes")
 	errAttemptEnded   = errors.New("the sign-in at the server has to be started again: it took too long, it was finished or has failed before, another person has started it, or the configuration of the server has changed")
 	errCodeRefused    = errors.New("the authorization server has refused the sign-in")
@@ -186,7 +186,7 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 		return nil, err
 	}
 	if len(raw) > maxAttempt {
-		return nil, fmt.Errorf("%w: the metadata of its authorization server contain too long texts", errServerUnusable)
+		return nil, fmt.Errorf("%w: the metadata of its authorization server contains values that are too long", errServerUnusable)
 	}
 	return &identityv1.StartConnectionResponse{
 		AuthorizationUrl: begun.authorizationURL(state, of.prompt(client)), State: state, Issuer: client.Issuer,

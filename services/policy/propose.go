@@ -199,8 +199,8 @@ func strictFor(t *ObservedTool, calls []propose.Call) (strict bool, note string)
 // proposalText returns the text of the proposed document.
 func proposalText(server string, tools []ObservedTool, rules []proposedRule) []byte {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, `# A policy for the server %s, from its observed calls. It is a draft: a call that was
-# observed is not known to be right, so read each rule. Tools that are not named here are denied.
+	fmt.Fprintf(&out, `# A policy for the server %s, from its observed calls. It is a draft: an observed
+# call may have been a mistake, so read each rule. Tools that are not named here are denied.
 version: 1
 name: %s
 server: %s

@@ -46,9 +46,9 @@ func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte
 
 func suggestion(server string, tools []ClassifiedTool, used map[string]Use) []byte {
 	var out bytes.Buffer
-	fmt.Fprintf(&out, `# A first policy for the server %s, by what the definitions of its tools say.
-# They are the server's word: read each line before you use it. Tools that are not named
-# here are denied, new ones too.
+	fmt.Fprintf(&out, `# A first policy for the server %s, based on the definitions of its tools.
+# The server wrote the definitions: read each line before you use it. Tools that are not
+# named here are denied, including new ones.
 version: 1
 name: %s
 server: %s

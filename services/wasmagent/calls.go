@@ -82,7 +82,7 @@ func (h host) recheckRights(ctx context.Context, a *agent.Agent, call agent.Tool
 }
 
 func creatorGoneError() *abi.Error {
-	return &abi.Error{Code: "creator_gone", Message: "an agent in the chain of this one has ended, and its rights with it"}
+	return &abi.Error{Code: "creator_gone", Message: "an agent in the chain of this agent has ended, so the rights from that agent have ended, too"}
 }
 
 // CountModelUse implements [agent.Host].

@@ -310,7 +310,7 @@ func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	l.close()
 	l.start()
 	ana = l.onBehalfOfUser(t, "ana")
-	gateway.checkWithdrawn(t, "an agent in the chain of this one has ended")
+	gateway.checkWithdrawn(t, "an agent in the chain of this agent has ended")
 	eventually.Holds(t, "the guest has got the error", func() bool {
 		messages := ana.state(id).GetState().GetMessages()
 		return len(messages) > 0 && strings.Contains(messages[len(messages)-1].GetContent(), "creator_gone")

@@ -70,7 +70,7 @@ func TestConfig_InvalidConfigurationsAreReportedWithPosition(t *testing.T) {
 		{"a token from nowhere", configurationText(stack.AgentToken, "${env:NO_SUCH_TOKEN}"), []string{"auth.tokens[0] (agent): the environment variable NO_SUCH_TOKEN is not set"}},
 		{"a role that is none", configurationText(role, "role: root"), []string{`auth.tokens[0].role: "root" is not one of agent, operator, approver, viewer`}},
 		{"two transports", configurationText("{http:", "{stdio: {command: [cat]}, http:"), []string{"servers.raw: set exactly one of http, stdio and grpc"}},
-		{"what this version does not do", configurationText("data: data", "data: data\nstores: {ratelimit: memory}"), []string{`stores: "ratelimit" is not offered in this version; take it out: limits are kept in memory`}},
+		{"what this version does not do", configurationText("data: data", "data: data\nstores: {ratelimit: memory}"), []string{`stores: "ratelimit" is not offered in this version; remove it: limits are kept in memory`}},
 		{"certificates that are missing", configurationText("data: data", "data: data\ntls: {dir: nowhere}"), []string{"nowhere/ca.pem: no such file or directory (make it with `sluice certs --dir "}},
 		{"gRPC in the clear beyond this machine", configurationText("grpc: 127.0.0.1:0", "grpc: 0.0.0.0:0"), []string{"gRPC without TLS is served on loopback only: set tls.dir, or set grpc to an address on 127.0.0.1"}},
 	}

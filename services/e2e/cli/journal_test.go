@@ -54,8 +54,8 @@ func TestJournal_VerifyDetectsChangedFiles(t *testing.T) {
 		want string
 	}{
 		"nothing": {good, ""},
-		"a flip":  {bytes.Replace(good, []byte(`"kind":"outcome"`), []byte(`"kind":"outcomf"`), 1), "calls-00000000000000000001.jsonl: line 2, record 2, is not a whole record"},
-		"a drop":  {bytes.Join(append(lines[:1:1], lines[2:]...), nil), "line 2, record 2, has seq 3 where 2 is due"},
+		"a flip":  {bytes.Replace(good, []byte(`"kind":"outcome"`), []byte(`"kind":"outcomf"`), 1), "calls-00000000000000000001.jsonl: line 2, record 2, is not a complete record"},
+		"a drop":  {bytes.Join(append(lines[:1:1], lines[2:]...), nil), "line 2, record 2, has seq 3 instead of 2"},
 		"a cut":   {bytes.Join(lines[:4], nil), "record 5, and what follows up to record 6 is missing"},
 	} {
 		stack.WriteFile(t, calls, string(c.text))

@@ -84,7 +84,7 @@ rules:
 	t.Run("a denied request is not sent", func(t *testing.T) {
 		c, _ := gosdk.ConnectInteractive(t, gosdk.StreamingTransport(s.MCP("quiet")))
 		defer c.Close()
-		if got := call(t, c, "test_sampling", "prompt=hello"); !strings.Contains(got, "No client takes this request here.") {
+		if got := call(t, c, "test_sampling", "prompt=hello"); !strings.Contains(got, "No client accepts this request here.") {
 			t.Errorf("the result of the denied sampling is %q", got)
 		}
 	})

@@ -109,7 +109,7 @@ func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(unfinished)) }()
 	if err := os.CopyFS(unfinished, files); err != nil {
-		return fmt.Errorf("lay out the manifest: %w", err)
+		return fmt.Errorf("write the manifest: %w", err)
 	}
 	if err := run(ctx, unfinished, s.install()); err != nil {
 		return err
@@ -117,7 +117,7 @@ func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string)
 	// npm succeeds even if it can't fetch an optional package. In the set Node, the package for each platform is
 	// optional.
 	if _, err := os.Stat(Dir(unfinished).Module(nodeLink)); s == Node && err != nil {
-		return fmt.Errorf("npm brought no Node for %s/%s: see that `npm ping` answers; if it does, sets/node lacks "+
+		return fmt.Errorf("npm installed no Node for %s/%s: see that `npm ping` answers; if it does, sets/node lacks "+
 			"a package for this platform: add it and run relock.mjs", runtime.GOOS, runtime.GOARCH)
 	}
 	if err := os.WriteFile(filepath.Join(unfinished, marker), nil, 0o644); err != nil {
@@ -133,7 +133,7 @@ func run(ctx context.Context, dir string, args []string) error {
 	binary, err := exec.LookPath("npm")
 	if err != nil {
 		return fmt.Errorf("%w: install Node.js 20 or later, which brings npm (https://nodejs.org), and run this again; "+
-			"npm then brings all else", err)
+			"npm then installs everything else", err)
 	}
 	var output bytes.Buffer
 	cmd := exec.CommandContext(ctx, binary, args...)

@@ -119,7 +119,7 @@ func TestInstall_FailureSaysWhatToDoAndLeavesNothing(t *testing.T) {
 func TestInstall_WithoutNodeFails(t *testing.T) {
 	installFakeNpm(t, "mkdir node_modules # each Node is optional, and none came")
 	cache := npm.At(t.TempDir())
-	if _, err := cache.NodeBinary(t.Context()); err == nil || !strings.Contains(err.Error(), "npm brought no Node for") {
+	if _, err := cache.NodeBinary(t.Context()); err == nil || !strings.Contains(err.Error(), "npm installed no Node for") {
 		t.Errorf("with no Node installed: %v", err)
 	}
 	installFakeNpm(t, works)

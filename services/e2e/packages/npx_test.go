@@ -183,7 +183,7 @@ func TestNpx_PackageIsInstalledOnceAndReadOnly(t *testing.T) {
 	if !held {
 		return
 	}
-	byLandlock := strings.Contains(m.runAsOperator(t, "status").Stdout, "held by Landlock") // Landlock can't restrict chmod; status reports whether Landlock is used
+	byLandlock := strings.Contains(m.runAsOperator(t, "status").Stdout, "enforced by Landlock") // Landlock can't restrict chmod; status reports whether Landlock is used
 	for _, one := range []lookResult{first, got[1], two} {
 		one.Wrote = slices.DeleteFunc(one.Wrote, func(what string) bool { return byLandlock && what == "chmod" })
 		if !slices.Equal(one.Wrote, []string{"own"}) {
@@ -381,7 +381,7 @@ func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	}
 	checked := m.runAsOperator(t, "config", "check")
 	for _, want := range []string{
-		"servers.call installs its package at each start, in a folder of each caller's process: the gateway does not read its flag -c",
+		"servers.call installs its package at each start, in a folder of each caller's process: the gateway does not support its flag -c",
 		"servers.several installs its package at each start, in a folder of each caller's process: it names several packages",
 		"servers.folder installs its package at each start, in a folder of each caller's process: its package is a folder or a relative path of this machine: write the absolute path of a tarball (.tgz)",
 		"servers.relative installs its package at each start, in a folder of each caller's process: its package is a git repository of this machine without an absolute path: write git+file:///PATH",

@@ -39,7 +39,7 @@ func TestFirstUse_CallNamesTheFailedListing(t *testing.T) {
 			resp := c.Call("one", "{}")
 			text := resp.Text(t)
 			if code := resp.Decision(t).Code; code != "upstream_unavailable" || !strings.Contains(text, "the gateway could not list the server's tools") ||
-				!strings.Contains(text, "page 2 has a cursor that was given before") || strings.Contains(text, "operator has accepted") {
+				!strings.Contains(text, "page 2 repeats the cursor of an earlier page") || strings.Contains(text, "operator has accepted") {
 				t.Errorf("a client %s receives %s: %s", name, code, text)
 			}
 		}

@@ -75,7 +75,7 @@ tools:
 		}
 		for arguments, says := range map[string]string{
 			`{"query":"x","Query":"milk"}`: "/Query: is not known",
-			`{"query":7}`:                  "/query: is to be a string",
+			`{"query":7}`:                  "/query: must be a string",
 		} {
 			if resp := c.Call("note_search", arguments); !resp.IsError(t) || !strings.Contains(string(resp.Body), says) {
 				t.Errorf("%s: %s answers %s", name, arguments, resp.Body)

@@ -250,7 +250,7 @@ func TestStatus_UnreadableListsAreReported(t *testing.T) {
 		list(`{"tools":[`+one+`],"nextCursor":"again"}`), list(`{"tools":[`+one+`,`+one+`]}`),
 		list(`{"tools":[`+one+`,{"name":"a name","inputSchema":{"type":"object"}}]}`))}))
 	for server, want := range map[string]string{
-		"round": "the list of tools can't be read: page 2 has a cursor that was given before",
+		"round": "the list of tools can't be read: page 2 repeats the cursor of an earlier page",
 		"twice": `tools "one": its name occurs 2 times`,
 		"named": `tools "a name": it can't be called`,
 	} {
@@ -412,7 +412,7 @@ func TestSession_ServerWithASingleSessionIsReported(t *testing.T) {
 		defer mu.Unlock()
 		return taken
 	})
-	const want = "the server takes one session in all, and the gateway has used it"
+	const want = "the server accepts only one session in total, and the gateway has used it"
 	client := stack.NewClient(t, p.MCP("odd"), stack.AgentToken)
 	initialize := func() string {
 		return string(client.Post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`).Body)

@@ -86,7 +86,7 @@ auth:
 	status := stack.Run(t, stack.Command{Args: []string{"status", "--config", s.Config, "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
 	check := stack.Run(t, stack.Command{Args: []string{"config", "check", "--config", s.Config}}).Stdout
 	for where, said := range map[string]string{"status": status, "config check": check} {
-		if !strings.Contains(said, "held by namespaces: files, processes") || !strings.Contains(said, "nothing holds it; it is off") {
+		if !strings.Contains(said, "enforced by namespaces: files, processes") || !strings.Contains(said, "nothing is enforced; it is off") {
 			t.Errorf("%s prints\n%s", where, said)
 		}
 	}

@@ -74,7 +74,7 @@ func (f *File) checkPolicyChanges(p *problems) {
 	}
 	const at = "approvals.policy_changes"
 	if !f.PoliciesInStore() {
-		p.addf(at, "needs `policies: [store]`: files of policies are changed without the mesh, which can ask no one then")
+		p.addf(at, "needs `policies: [store]`: policy files are changed outside of the mesh, so the mesh can't ask people to approve the changes")
 	}
 	if n := c.People(); n < 1 || n > 16 {
 		p.addf(at+".quorum", "%d is not between 1 and 16", n)

@@ -65,7 +65,7 @@ var scopeToken = regexp.MustCompile(`^[\x21\x23-\x5b\x5d-\x7e]{1,128}$`)
 // check checks the credentials of a server. The keys of the server itself were checked before.
 func (c *Credentials) check(p *problems, path string, s *Server) {
 	if c.As != AsShared && c.As != AsPerson {
-		p.addf(path+".as", "%q is not shared or person: write `as: shared` to call the server with one account for all callers, or `as: person` if each person uses her own account", c.As)
+		p.addf(path+".as", "%q is not shared or person: write `as: shared` to call the server with one account for all callers, or `as: person` if each person uses their own account", c.As)
 	}
 	if s.HTTP == nil {
 		p.addf(path, "is only for servers over HTTP: remove it, or set `http`")

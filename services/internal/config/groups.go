@@ -56,7 +56,7 @@ func (f *File) checkGroups(p *problems) {
 			p.addf(path, "is not a name of 1 to %d bytes without control characters", maxGroupName)
 		}
 		if len(f.Groups[name]) == 0 {
-			p.addf(path, "is empty: name subjects, or take it out")
+			p.addf(path, "is empty: name subjects, or remove it")
 		}
 		seen := make(map[string]bool, len(f.Groups[name]))
 		for i, subject := range f.Groups[name] {

@@ -318,7 +318,7 @@ func (i *Issuer) checkPeople(p *problems, path string) {
 			p.addf(at, "%q is not one of viewer, approver, operator", role)
 		}
 		if len(groups) == 0 {
-			p.addf(at, "is empty: name groups, or take it out")
+			p.addf(at, "is empty: name groups, or remove it")
 		}
 	}
 	s := i.SignIn

@@ -18,7 +18,7 @@ var unresolvedReference = regexp.MustCompile(`\$\{(?:cmd|env|file|keychain|plain
 func (p *problems) refuseReference(path, text, advice string) bool {
 	ref := unresolvedReference.FindString(text)
 	if ref != "" {
-		p.addf(path, "%s is not replaced here%s", ref, strings.ReplaceAll(advice, "REF", ref))
+		p.addf(path, "%s is not resolved here%s", ref, strings.ReplaceAll(advice, "REF", ref))
 	}
 	return ref == ""
 }
@@ -32,8 +32,8 @@ var gatewayHeaders = []string{
 
 // misleadingHeaders contains headers that would make requests or responses unusable, each with the reason.
 var misleadingHeaders = map[string]string{
-	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
-	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",
+	"accept-encoding":     "would make the server compress its answers, but the gateway does not accept compressed answers; remove it",
+	"content-encoding":    "would declare requests as compressed, but the gateway does not compress them; remove it",
 	"proxy-authorization": "is for a proxy, and would be sent to the server; write the credentials into the address of http.proxy",
 }
 
@@ -48,7 +48,7 @@ func (p *problems) checkHeaders(path string, headers map[string]Secret) {
 		case misleadingHeaders[lower] != "":
 			p.addf(path, "%q %s", name, misleadingHeaders[lower])
 		case slices.Contains(gatewayHeaders, lower), strings.HasPrefix(lower, "mcp-param-"):
-			p.addf(path, "%q has no effect, because the gateway writes it itself; take it out", name)
+			p.addf(path, "%q has no effect, because the gateway writes it itself; remove it", name)
 		case seen[lower]:
 			p.addf(path, "%q is listed twice, in different case; keep one", name)
 		}
@@ -58,17 +58,17 @@ func (p *problems) checkHeaders(path string, headers map[string]Secret) {
 
 // checkTransport refuses a proxy and CA certificates that no request would use.
 func (s *HTTPServer) checkTransport(p *problems, path string) {
-	p.refuseReference(path+".ca", s.CA, ": write the file as it stands")
+	p.refuseReference(path+".ca", s.CA, ": write the path of the file")
 	u, err := url.Parse(s.URL)
 	if err != nil || u.Scheme != "http" {
 		s.checkProxy(p, path)
 		return
 	}
 	if s.Proxy != "" {
-		p.addf(path+".proxy", "has no effect, because a proxy is used for https only, by CONNECT: write an https address into url, or take it out")
+		p.addf(path+".proxy", "has no effect, because a proxy is used only for https, with CONNECT: write an https address into url, or remove it")
 	}
 	if s.CA != "" {
-		p.addf(path+".ca", "has no effect, because the server speaks no TLS: write an https address into url, or take it out")
+		p.addf(path+".ca", "has no effect, because the server does not use TLS: write an https address into url, or remove it")
 	}
 }
 
@@ -88,12 +88,12 @@ func (s *HTTPServer) checkProxy(p *problems, path string) {
 // references.
 func (s *StdioServer) refuseReferences(p *problems, path string) {
 	for i, arg := range s.Command {
-		p.refuseReference(fmt.Sprintf("%s.command[%d]", path, i), arg, ", and other users see arguments: put the value into env, where the program reads it")
+		p.refuseReference(fmt.Sprintf("%s.command[%d]", path, i), arg, ", and other users can see arguments: put the value into env, from which the program can read it")
 	}
-	p.refuseReference(path+".dir", s.Dir, ": write the folder as it stands")
+	p.refuseReference(path+".dir", s.Dir, ": write the path of the folder")
 	for key, paths := range map[string][]string{"read": s.Sandbox.Read, "write": s.Sandbox.Write, "home": s.Sandbox.Home} {
 		for i, name := range paths {
-			p.refuseReference(fmt.Sprintf("%s.sandbox.%s[%d]", path, key, i), name, ": write the path as it stands")
+			p.refuseReference(fmt.Sprintf("%s.sandbox.%s[%d]", path, key, i), name, ": write the path itself")
 		}
 	}
 }

@@ -5,8 +5,8 @@ import "fmt"
 // unsupportedKeys maps keys that only other versions support to advice. These keys are errors, because it would be
 // misleading to accept a setting and ignore it.
 var unsupportedKeys = map[string]string{
-	"wasmagent": "take it out: agents are not offered",
-	"ratelimit": "take it out: limits are kept in memory",
+	"wasmagent": "remove it: agents are not offered",
+	"ratelimit": "remove it: limits are kept in memory",
 
 	"oidc": "use auth.issuers",
 }

@@ -68,7 +68,7 @@ func (g Guest) check(p *problems, path, name string) {
 	case !guestName.MatchString(name):
 		p.addf(path, "%q is not a name of 1 to 64 lower-case letters, digits or -", name)
 	case slices.Contains(shippedGuests, name):
-		p.addf(path, "a guest of that name is shipped: choose another name")
+		p.addf(path, "a built-in guest has this name: choose another name")
 	}
 	if g.Module == "" {
 		p.addf(path+".module", "is missing: name the module's file")
@@ -158,7 +158,7 @@ func (m Provider) check(p *problems, at, name string) {
 		p.addf(at, "%q is not a name of a provider: write 1 to 32 lower-case letters, digits or -; script is built in", name)
 	}
 	if m.Kind != "openai" && m.Kind != "anthropic" {
-		p.addf(at+".kind", "%q is neither openai, for all that speak its chat completions, nor anthropic", m.Kind)
+		p.addf(at+".kind", "%q is neither openai, which is for every provider with the chat completions API of OpenAI, nor anthropic", m.Kind)
 	}
 	if m.MaxTokens < 0 || m.MaxTokens > 200_000 {
 		p.addf(at+".max_tokens", "%d is not between 0, which means 8192, and 200000", m.MaxTokens)
@@ -198,7 +198,7 @@ func (f *File) checkListen(p *problems) {
 		}
 	}
 	if host, _, err := net.SplitHostPort(f.Listen); err == nil && f.ListenTLS.Cert == "" && len(f.BehindProxy) == 0 && !loopback(host) {
-		p.addf("listen", "%s: MCP is served in the clear on loopback alone: set listen_tls, list the proxies that speak TLS for it under behind_proxy, or listen on 127.0.0.1", f.Listen)
+		p.addf("listen", "%s: MCP without TLS is served only on loopback: set listen_tls, list the proxies that speak TLS for it under behind_proxy, or listen on 127.0.0.1", f.Listen)
 	}
 }
 
@@ -217,7 +217,7 @@ func ParseNetwork(text string) (netip.Prefix, error) {
 		return netip.Prefix{}, err
 	}
 	if prefix.Addr().Is4In6() {
-		return netip.Prefix{}, fmt.Errorf("%s: write a network of IPv4 as such", text)
+		return netip.Prefix{}, fmt.Errorf("%s: write an IPv4 network in its IPv4 form, such as 10.0.0.0/8", text)
 	}
 	if prefix != prefix.Masked() {
 		return netip.Prefix{}, fmt.Errorf("%s: is it %s, or %s?", text, prefix.Addr(), prefix.Masked())
@@ -334,7 +334,7 @@ func (f *File) checkNumbers(p *problems) {
 			p.addf(at+".name", "must have 1 to %d bytes: write a pattern such as claude-code or *", maxClientName)
 		}
 		if c.Hold == nil {
-			p.addf(at+".hold", "is required: say how long, for example 4m, or 0s for the ticket at once")
+			p.addf(at+".hold", "is required: write a duration such as 4m, or 0s to return the ticket immediately")
 			continue
 		}
 		p.checkHold(at+".hold", *c.Hold)

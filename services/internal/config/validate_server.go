@@ -73,7 +73,7 @@ func (s GRPCServer) check(p *problems, path string) {
 		}
 		return
 	}
-	if !p.refuseReference(path+".target", s.Target, ": write the address as it stands") {
+	if !p.refuseReference(path+".target", s.Target, ": write the address itself") {
 		return
 	}
 	if host, port, err := net.SplitHostPort(s.Target); err != nil || host == "" || port == "" {
@@ -105,7 +105,7 @@ func (s StdioServer) check(p *problems, path string) {
 		p.addf(path+".processes", "%d is not between 1 and 10000", s.Processes)
 	}
 	if len(s.Remove) > 0 && s.Dir != "private" {
-		p.addf(path+".remove", "is for a private folder: take it out, or dir")
+		p.addf(path+".remove", "is only for a private folder: remove it, or remove dir")
 	}
 	for i, name := range s.Remove {
 		if !filepath.IsLocal(name) || filepath.Clean(name) != name || name == "." {
@@ -116,7 +116,7 @@ func (s StdioServer) check(p *problems, path string) {
 	case s.Install != "once" && s.Install != "each_start":
 		p.addf(path+".install", "%q is not one of once, each_start", s.Install)
 	case s.Install == "each_start" && len(s.Command) > 0 && !slices.Contains([]string{"npx", "npm"}, filepath.Base(s.Command[0])):
-		p.addf(path+".install", "has no effect, because it is for the commands npx and npm exec: take it out")
+		p.addf(path+".install", "has no effect, because it is for the commands npx and npm exec: remove it")
 	}
 	if s.Start != 0 {
 		p.checkBetween(path+".start", s.Start, time.Second, 30*time.Minute)
@@ -130,7 +130,7 @@ func (s StdioServer) check(p *problems, path string) {
 	s.refuseReferences(p, path)
 	s.Sandbox.check(p, path+".sandbox")
 	if len(s.Sandbox.Home) > 0 && s.Dir != "private" {
-		p.addf(path+".sandbox.home", "is for a private folder, and with dir the program has HOME of the gateway's user: take out home or dir")
+		p.addf(path+".sandbox.home", "is only for a private folder, and with dir the program has HOME of the gateway's user: remove home or dir")
 	}
 }
 
@@ -160,7 +160,7 @@ func (s StdioSandbox) checkHome(p *problems, path string) {
 		}
 		for k, other := range s.Home {
 			if i != k && (name == other || strings.HasPrefix(name, other+"/")) {
-				p.addf(at, "%q is or lies in %q, which is listed too: take it out", name, other)
+				p.addf(at, "%q is or lies in %q, which is listed too: remove it", name, other)
 			}
 		}
 	}

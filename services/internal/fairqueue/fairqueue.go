@@ -22,7 +22,7 @@ const (
 )
 
 // ErrBusy means that the owner already has the maximum amount of waiting work. Use errors.Is to test for it.
-var ErrBusy = errors.New("too much of this caller's work waits: try again")
+var ErrBusy = errors.New("too many operations of this caller are waiting: try again")
 
 // Queue is a fair queue for one kind of work by owners of type K. Create it with [New]. It is safe for concurrent use.
 type Queue[K comparable] struct {

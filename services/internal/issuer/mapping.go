@@ -249,7 +249,7 @@ func (i *issuer) setGroups(claims object, p *identityv1.Principal, t *trace) *Re
 			continue
 		}
 		if group == "" || len(group) > maxGroupName || !isPlain(group) {
-			return refuse(WrongClaim, "the token's claim %s contains a group that has not 1 to %d bytes, or contains control characters", at.pointer, maxGroupName)
+			return refuse(WrongClaim, "the token's claim %s contains a group that does not have 1 to %d bytes, or contains control characters", at.pointer, maxGroupName)
 		}
 		groups[group] = true
 	}

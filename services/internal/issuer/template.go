@@ -70,7 +70,7 @@ func parseTemplate(text string) (template, error) {
 		out.placeholders = append(out.placeholders, p)
 	}
 	if strings.Contains(text, "}}") || !isPlain(text) {
-		return template{}, errors.New("the template contains a brace or a control character too much")
+		return template{}, errors.New("the template contains an unmatched brace or a control character")
 	}
 	return out, nil
 }

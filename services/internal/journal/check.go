@@ -54,7 +54,7 @@ func (j *Journal) checkOlder() {
 		}
 		if err != nil {
 			j.check.update(func(now *Check) { now.Broken = append(now.Broken, err) })
-			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
+			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` shows the details", "chain", c.name, "error", err)
 			// Later heads replace the head that proves the damage. Therefore the damage is also recorded in the chain itself.
 			found := c.encodeOwn(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {

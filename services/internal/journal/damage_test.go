@@ -102,7 +102,7 @@ func TestVerify_DetectsRearrangedLines(t *testing.T) {
 		"a record repeated":   {func(l []string) []string { return slices.Insert(l, 1, l[0]) }, 2, "a record is missing, moved or repeated"},
 		"two records swapped": {func(l []string) []string { l[0], l[1] = l[1], l[0]; return l }, 1, "a record is missing, moved or repeated"},
 		"the first dropped":   {func(l []string) []string { return l[1:] }, 1, "a record is missing"},
-		"an empty line":       {func(l []string) []string { return slices.Insert(l, 1, "\n") }, 2, "not a whole record"},
+		"an empty line":       {func(l []string) []string { return slices.Insert(l, 1, "\n") }, 2, "not a complete record"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -82,7 +82,7 @@ func (w *lineWriter) time(name string, value time.Time) {
 		return
 	}
 	if y := value.Year(); y < 0 || y > 9999 {
-		w.err = fmt.Errorf("%s is in the year %d, which RFC 3339 can't say", name, y)
+		w.err = fmt.Errorf("%s is in the year %d, which RFC 3339 can't express", name, y)
 		return
 	}
 	w.name(name)

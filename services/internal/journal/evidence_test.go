@@ -87,7 +87,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 		"the newest segment":     {func(t *testing.T, dir string) { cutTail(t, dir, "calls", 30) }, 71, "up to record 100 is missing"},
 		"all segments":           {func(t *testing.T, dir string) { cutTail(t, dir, "calls", 100) }, 1, "up to record 100 is missing"},
 		"the oldest segment":     {func(t *testing.T, dir string) { remove(t, files(t, dir, "calls")[0]) }, 1, "no record says that they were pruned"},
-		"a segment between":      {func(t *testing.T, dir string) { remove(t, files(t, dir, "calls")[1]) }, begins(1), "are missing, which are a segment"},
+		"a segment between":      {func(t *testing.T, dir string) { remove(t, files(t, dir, "calls")[1]) }, begins(1), "are missing, because a segment"},
 		"a torn end that is cut": {func(t *testing.T, dir string) { cutLastRecord(t, dir) }, 100, "up to record 100 is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {

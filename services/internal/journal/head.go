@@ -110,7 +110,7 @@ func ReadHeads(path string) ([]Head, error) {
 		heads, rest = append(heads, h), rest[d.InputOffset():]
 	}
 	if len(heads) == 0 {
-		return nil, fmt.Errorf("read head: %s holds no head", path)
+		return nil, fmt.Errorf("read head: %s contains no head", path)
 	}
 	return heads, nil
 }

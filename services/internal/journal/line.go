@@ -77,10 +77,10 @@ func (l *link) advance(line []byte) (Record, error) {
 		return Record{}, err
 	}
 	if rec.Seq != l.seq+1 {
-		return Record{}, fmt.Errorf("has seq %d where %d is due: a record is missing, moved or repeated", rec.Seq, l.seq+1)
+		return Record{}, fmt.Errorf("has seq %d instead of %d: a record is missing, moved or repeated", rec.Seq, l.seq+1)
 	}
 	if want := l.hexHash(); rec.Prev != want && !l.unknown {
-		return Record{}, fmt.Errorf("has prev %.12s… where the record before it hashes to %.12s…: one of the two was changed", rec.Prev, want)
+		return Record{}, fmt.Errorf("has prev %.12s…, but the hash of the record before it is %.12s…: one of the two was changed", rec.Prev, want)
 	}
 	*l = link{seq: rec.Seq, hash: sha256.Sum256(line)}
 	return *rec, nil
@@ -88,7 +88,7 @@ func (l *link) advance(line []byte) (Record, error) {
 
 func (l *link) hexHash() string { return hex.EncodeToString(l.hash[:]) }
 
-var errUnreadable = errors.New("is not a whole record")
+var errUnreadable = errors.New("is not a complete record")
 
 // parse parses one line, without its newline, and checks its CRC.
 func parse(line []byte) (*Record, error) {

@@ -23,7 +23,7 @@ const (
 // ErrQuota means that the records of a principal's calls already use the principal's share of the capacity. One more
 // call would displace records of other principals. The call can be accepted later, when older records have been
 // removed.
-var ErrQuota = errors.New("the calls of this principal take more than their share of the journal")
+var ErrQuota = errors.New("the calls of this principal use more than their share of the journal")
 
 // tally maps each principal to the number of bytes that its records use. These include the records of agents that act
 // on the principal's behalf.

@@ -19,7 +19,7 @@ const (
 
 var (
 	// ErrUnavailable means that the journal currently can't be written. The journal recovers automatically.
-	ErrUnavailable = errors.New("the journal takes no records")
+	ErrUnavailable = errors.New("the journal can't write records")
 	// ErrClosed means that the journal has been closed.
 	ErrClosed = errors.New("the journal is closed")
 )
@@ -42,7 +42,7 @@ func (c *chain) fail(ctx context.Context, cause error) error {
 	}
 	c.queueRecovery(&Record{Message: "records could not be written: " + withoutPath(cause), Since: time.Now()})
 	c.downErr.Store(&err)
-	c.cfg.Log.ErrorContext(ctx, "journal takes no records", "chain", c.name, "error", err)
+	c.cfg.Log.ErrorContext(ctx, "journal can't write records", "chain", c.name, "error", err)
 	c.onFailure()
 	return err
 }
@@ -129,7 +129,7 @@ func (c *chain) resume() bool {
 		return false
 	}
 	c.downErr.Store(nil)
-	c.cfg.Log.InfoContext(context.Background(), "journal takes records again", "chain", c.name)
+	c.cfg.Log.InfoContext(context.Background(), "journal can write records again", "chain", c.name)
 	c.pruneBegun(context.Background())
 	return true
 }

@@ -242,5 +242,5 @@ func (s segment) checkFollows(at link) error {
 	if s.first == at.seq+1 {
 		return nil
 	}
-	return s.brokenAt(1, at, fmt.Errorf("should be here: records %d to %d are missing, which are a segment or the end of one", at.seq+1, s.first-1))
+	return s.brokenAt(1, at, fmt.Errorf("should be here: records %d to %d are missing, because a segment or the end of a segment is missing", at.seq+1, s.first-1))
 }

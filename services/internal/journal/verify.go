@@ -38,7 +38,7 @@ type ChainReport struct {
 }
 
 // ErrNoJournal means that a directory contains no journal.
-var ErrNoJournal = errors.New("the folder holds no journal")
+var ErrNoJournal = errors.New("the folder contains no journal")
 
 // Verify checks both chains in dir, record by record, beginning with the oldest stored segment. It also checks that the
 // chains contain the records to which the newest head in the directory refers, and the records to which the given heads
@@ -233,7 +233,7 @@ func (r *reader) checkBeginning(oldest segment) error {
 		before.seq = r.oldest - 1
 		return oldest.brokenAt(1, before, fmt.Errorf("should be before it: records %d to %d are missing, and no record says that they were pruned", r.oldest, r.report.First-1))
 	case r.before != "" && r.before != r.firstPrev:
-		return oldest.brokenAt(1, before, fmt.Errorf("has prev %.12s… where the pruned record before it hashed to %.12s…", r.firstPrev, r.before))
+		return oldest.brokenAt(1, before, fmt.Errorf("has prev %.12s…, but the hash of the pruned record before it was %.12s…", r.firstPrev, r.before))
 	default:
 		return nil
 	}

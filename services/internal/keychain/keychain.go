@@ -49,7 +49,7 @@ func Get(ctx context.Context, name string) (string, error) {
 // Set creates an entry or replaces its value.
 func Set(ctx context.Context, name, value string) error {
 	if len(value) > MaxBytes {
-		return fmt.Errorf("the value has %d bytes, and the keychain takes %d", len(value), MaxBytes)
+		return fmt.Errorf("the value has %d bytes, but the keychain accepts at most %d", len(value), MaxBytes)
 	}
 	_, err := use(ctx, func() (string, error) { return "", keyring.Set(service, name, value) })
 	return err

@@ -59,7 +59,7 @@ func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	certBlock, _ := pem.Decode(certPEM)
 	keyBlock, _ := pem.Decode(keyPEM)
 	if certBlock == nil || keyBlock == nil {
-		return nil, errors.New("the files hold no PEM blocks")
+		return nil, errors.New("the files contain no PEM blocks")
 	}
 	cert, err := x509.ParseCertificate(certBlock.Bytes)
 	if err != nil {
@@ -71,7 +71,7 @@ func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	}
 	key, ok := parsed.(ed25519.PrivateKey)
 	if !ok || !cert.IsCA || !key.Public().(ed25519.PublicKey).Equal(cert.PublicKey) {
-		return nil, errors.New("the key does not belong to the certificate, or it is no CA's")
+		return nil, errors.New("the key does not belong to the certificate, or the certificate is not that of a CA")
 	}
 	return &Authority{cert: cert, key: key}, nil
 }

@@ -167,7 +167,7 @@ func TestLoad_ReportsProblem(t *testing.T) {
 		{"no CA", func(t *testing.T, dir string) { remove(t, dir, "ca.pem") }, "read the CA: open"},
 		{"no certificate", func(t *testing.T, dir string) { remove(t, dir, "gateway.pem") }, "read the certificate of gateway: open"},
 		{"no key", func(t *testing.T, dir string) { remove(t, dir, "gateway-key.pem") }, "read the key of gateway: open"},
-		{"a file without a CA", func(t *testing.T, dir string) { write(t, filepath.Join(dir, "ca.pem"), []byte("x")) }, "ca.pem holds no PEM certificate"},
+		{"a file without a CA", func(t *testing.T, dir string) { write(t, filepath.Join(dir, "ca.pem"), []byte("x")) }, "ca.pem contains no PEM certificate"},
 		{"a file without a certificate", func(t *testing.T, dir string) { write(t, filepath.Join(dir, "gateway.pem"), []byte("x")) }, "gateway.pem and "},
 		{"another's key", func(t *testing.T, dir string) { write(t, filepath.Join(dir, "gateway-key.pem"), otherKey) }, "private key does not match"},
 		{"another role's", func(t *testing.T, dir string) { writePair(t, dir, otherCert, otherKey) }, "is the certificate of the role policy, want gateway"},

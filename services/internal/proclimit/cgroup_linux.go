@@ -202,7 +202,7 @@ func (c *controller) moveAside() error {
 	all := readPIDs(c.own)
 	for _, pid := range all {
 		if !isDescendant(pid, os.Getpid()) {
-			return errors.New("this process's cgroup holds other programs' processes, too: start the mesh in one of its own, such as with systemd's Delegate=yes")
+			return errors.New("this process's cgroup contains other programs' processes, too: start the mesh in one of its own, such as with systemd's Delegate=yes")
 		}
 	}
 	if len(all) == 0 {

@@ -139,7 +139,7 @@ func (g *Group) Join(pid int) {
 		}
 	}
 	if err := raiseOOMScore(pid); err != nil && isRunning(pid) {
-		g.limiter.report.note("which processes the kernel ends first where memory is short", err)
+		g.limiter.report.note("which processes the kernel ends first if memory runs out", err)
 	}
 }
 

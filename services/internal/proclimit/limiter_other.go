@@ -16,7 +16,7 @@ func NewWatching() *Limiter { return &Limiter{} }
 
 // Report reports that no limit is enforced.
 func (*Limiter) Report() Report {
-	return Report{NotEnforced: []string{"tasks: not limited", "memory: not limited"}, Why: "limits are for Linux alone"}
+	return Report{NotEnforced: []string{"tasks: not limited", "memory: not limited"}, Why: "limits are enforced only on Linux"}
 }
 
 // Close does nothing.

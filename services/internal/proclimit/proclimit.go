@@ -46,7 +46,7 @@ type ExceededError struct {
 func (e *ExceededError) Error() string {
 	whose := "its limit"
 	if e.Shared {
-		whose = "the limit of all programs together, of which it takes the most,"
+		whose = "the limit of all programs together, of which it uses the most,"
 	}
 	if e.Limit == Tasks {
 		return fmt.Sprintf("it reached %s of %d tasks", whose, e.Max)

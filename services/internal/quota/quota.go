@@ -48,7 +48,7 @@ type FullError struct {
 // account of another tenant, the message contains neither a name nor a number.
 func (f *FullError) Error() string {
 	if f.Account.Tenant != f.Caller.Tenant {
-		return "a principal of another tenant that this caller works for holds as many " + f.What + " as it may"
+		return "a principal of another tenant that this caller works for has the maximum number of " + f.What
 	}
 	name := strconv.QuoteToGraphic(f.Account.Subject)
 	name = name[1 : len(name)-1]

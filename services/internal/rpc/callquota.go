@@ -87,7 +87,7 @@ func (s *callQuotas) admit(own quotaKey) (*callUsage, error) {
 		s.usage[own] = l
 	}
 	if l.calls >= s.calls {
-		return nil, exhaustedError("%s has %d calls in flight, as many as it may have", own, l.calls)
+		return nil, exhaustedError("%s has %d calls in flight, which is the maximum: wait until one of them has ended", own, l.calls)
 	}
 	if l.unreadFull {
 		return nil, exhaustedError("%s was sent %d bytes that it has not read: read them, or close those connections", own, l.bytes)
@@ -142,7 +142,7 @@ func (p *callUsage) chargeRequest(n int) error {
 	p.quotas.mu.Lock()
 	defer p.quotas.mu.Unlock()
 	if n > 0 && (p.caller.bytes+n > p.quotas.bytes || p.quotas.held+n > p.quotas.allBytes) {
-		return exhaustedError("large requests take too much together: wait until some of them have an answer")
+		return exhaustedError("large requests use too much memory together: wait until some of them have an answer")
 	}
 	p.add(n)
 	return nil

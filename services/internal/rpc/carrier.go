@@ -235,7 +235,7 @@ func (on *serverStream) serve(ctx context.Context, call *meshv1.CarriedCall) (pr
 		return nil, &Error{Code: codes.Unimplemented, Reason: "NOT_CARRIED", Err: fmt.Errorf("%q is not a method whose calls can be carried", call.GetMethod())}
 	}
 	if size := len(call.GetRequest()); size > method.most {
-		return nil, exhaustedError("a request of %s has at most %d bytes, this one %d", call.GetMethod(), method.most, size)
+		return nil, exhaustedError("a request of %s may have at most %d bytes, but this request has %d", call.GetMethod(), method.most, size)
 	}
 	req := method.request.New().Interface()
 	if err := proto.Unmarshal(call.GetRequest(), req); err != nil {

@@ -133,7 +133,7 @@ func decodeAnswer(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 		}
 		return status.FromProto(&said).Err()
 	default:
-		return status.Error(codes.Internal, "the answer says nothing")
+		return status.Error(codes.Internal, "the answer is empty")
 	}
 }
 

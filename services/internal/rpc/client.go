@@ -78,7 +78,7 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 // error unless the target is a loopback address.
 func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error) {
 	if cfg == nil && !loopback.Address(target) {
-		return nil, fmt.Errorf("reach %s: a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
+		return nil, fmt.Errorf("reach %s: without TLS, a token is sent only to loopback: set tls.dir to the folder with ca.pem", target)
 	}
 	creds := insecure.NewCredentials()
 	if cfg != nil {

@@ -122,7 +122,7 @@ func (g *authorizer) principal(texts []string, c *authn.Caller, signer authn.Pee
 	case len(texts) > 1:
 		return nil, errors.New("more than one principal was sent")
 	case c.Person != nil:
-		return nil, errors.New("a person acts for itself: send either a token or a principal")
+		return nil, errors.New("people act only for themselves: send either a token or a principal")
 	}
 	p, err := g.verifier.Verify(texts[0], signer, g.audienceOf(method))
 	if err == nil && g.tokens != nil && g.tokens.IsBlocked(p) { // for example, the owner of a running agent was blocked

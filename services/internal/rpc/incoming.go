@@ -87,7 +87,7 @@ func (in *incoming) readNext(m any) error {
 	case in.head[0] != 0:
 		return errCompressed
 	case uint64(size) > uint64(in.maxSize):
-		return exhaustedError("a request of %s has at most %d bytes, this one %d", at.Method(), in.maxSize, size)
+		return exhaustedError("a request of %s may have at most %d bytes, but this request has %d", at.Method(), in.maxSize, size)
 	}
 	if err := in.charge(int(size)); err != nil {
 		return err
@@ -114,7 +114,7 @@ func wireOf(ctx context.Context) (wire, error) {
 
 // errCompressed refuses compressed messages. The size of a compressed request is unknown until the request is
 // decompressed. gRPC would also compress the response, so the counted size of the response would be wrong.
-var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
+var errCompressed = status.Error(codes.Unimplemented, "compressed calls are not supported")
 
 // refuseCompressed refuses a call whose header announces compressed messages.
 func refuseCompressed(ctx context.Context) error {

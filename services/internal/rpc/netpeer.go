@@ -90,7 +90,7 @@ func (v *netPeer) identify(caller *authn.Caller) error {
 		return nil
 	}
 	if name := quotaKeyOf(caller).String(); !v.conn.Identify(name) {
-		return exhaustedError("%s has as many connections as it may have: close some of them", name)
+		return exhaustedError("%s has the maximum number of connections: close some of them", name)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func (c *chain) answer(ctx context.Context, own *callUsage, m any) (any, error) 
 	}
 	size := proto.Size(msg)
 	if size > maxMessage {
-		return nil, exhaustedError("an answer has at most %d bytes, this one %d: ask for less", maxMessage, size)
+		return nil, exhaustedError("an answer may have at most %d bytes, but this answer has %d: ask for less", maxMessage, size)
 	}
 	a := &answer{to: v, portion: own, size: size, pool: c.buffers}
 	if err := a.count(); err != nil {

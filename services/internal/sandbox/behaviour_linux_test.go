@@ -130,7 +130,7 @@ func TestSandbox_NoNetworkLeavesLoopback(t *testing.T) {
 			}
 			return
 		}
-		if holds := s.Report().String(); !strings.Contains(holds, "TCP") || !strings.Contains(holds, "not held") || !strings.Contains(holds, "UDP") {
+		if holds := s.Report().String(); !strings.Contains(holds, "TCP") || !strings.Contains(holds, "not enforced") || !strings.Contains(holds, "UDP") {
 			t.Error(holds)
 		}
 	})
@@ -256,7 +256,7 @@ func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	h.rules.Mode = sandbox.Required
-	if _, err := sandbox.New(launcher, h.rules); err == nil || !strings.Contains(err.Error(), "not held: ") {
+	if _, err := sandbox.New(launcher, h.rules); err == nil || !strings.Contains(err.Error(), "not enforced: ") {
 		t.Errorf("what does not hold is required, and %v", err)
 	}
 	got := h.attack(t, s)
@@ -329,7 +329,7 @@ func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 		}
 		h.rules.Secret = append(h.rules.Secret, filepath.Join(h.dir, "shared", "note"))
 		put(t, filepath.Join(h.dir, "shared", "other"), "")
-		if r := h.sandbox(t, sandbox.ByNamespaces).Report(); !strings.Contains(r.String(), "what replaces "+filepath.Join(h.dir, "shared", "note")) {
+		if r := h.sandbox(t, sandbox.ByNamespaces).Report(); !strings.Contains(r.String(), "a replacement of "+filepath.Join(h.dir, "shared", "note")) {
 			t.Error(r)
 		}
 	})

@@ -123,7 +123,7 @@ func withInotifyLimit(err error) error {
 		return err
 	}
 	most, _ := os.ReadFile("/proc/sys/fs/inotify/" + name)
-	return fmt.Errorf("%w: this user's programs have as many as fs.inotify.%s (%s) allows; raise it with `sysctl fs.inotify.%s=...`",
+	return fmt.Errorf("%w: this user's programs have reached the limit fs.inotify.%s (%s); raise it with `sysctl fs.inotify.%s=...`",
 		err, name, strings.TrimSpace(string(most)), name)
 }
 

@@ -42,7 +42,7 @@ func enterNamespaces(o *order) (Report, func(), error) {
 	}
 	report, err := applyOtherRules(o, p)
 	for _, dir := range unseen {
-		report.NotEnforced = append(report.NotEnforced, fmt.Sprintf("what is replaced in %s, which this user may not list", dir))
+		report.NotEnforced = append(report.NotEnforced, fmt.Sprintf("replacements of files in %s, which this user may not list", dir))
 	}
 	report.NotEnforced = append(report.NotEnforced, unbound...)
 	return report, p.rehide, err
@@ -212,7 +212,7 @@ func applyOtherRules(o *order, p *plan) (Report, error) {
 		r.NotEnforced = append(r.NotEnforced, partAbstractSockets)
 	}
 	for _, file := range p.inSharedFolders {
-		r.NotEnforced = append(r.NotEnforced, fmt.Sprintf("what replaces %s, for its folder holds more than the mesh's own", file))
+		r.NotEnforced = append(r.NotEnforced, fmt.Sprintf("a replacement of %s, because its folder contains files that are not the mesh's", file))
 	}
 	for _, link := range p.replaceableLinks {
 		r.NotEnforced = append(r.NotEnforced, fmt.Sprintf("the link %s, which could be replaced", link))

@@ -33,12 +33,12 @@ func (r *Report) isComplete() bool {
 func (r Report) String() string {
 	var parts []string
 	if r.By == "" {
-		parts = []string{"nothing holds it"}
+		parts = []string{"nothing is enforced"}
 	} else {
-		parts = []string{"held by " + r.By + ": " + strings.Join(r.Enforced, ", ")}
+		parts = []string{"enforced by " + r.By + ": " + strings.Join(r.Enforced, ", ")}
 	}
 	if len(r.NotEnforced) > 0 {
-		parts = append(parts, "not held: "+strings.Join(r.NotEnforced, ", "))
+		parts = append(parts, "not enforced: "+strings.Join(r.NotEnforced, ", "))
 	}
 	parts = append(parts, r.Opened...)
 	if r.Why != "" {
@@ -61,7 +61,7 @@ func (r Report) Advice() string {
 		return ""
 	case r.By != "namespaces":
 		return "allow user namespaces (sysctl user.max_user_namespaces; on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0), " +
-			"or run the servers in containers (deploy/README.md); `sandbox: {mode: required}` starts no server without"
+			"or run the servers in containers (deploy/README.md); with `sandbox: {mode: required}`, the gateway starts no server without a complete sandbox"
 	default:
 		return "docs/operations.md, Servers over stdio, says what each of these needs"
 	}

@@ -213,7 +213,7 @@ func (r *Rules) mayOpen(path string) error {
 		for _, hidden := range slices.Concat(r.Secret, r.Private) {
 			for _, hidden := range withReal(hidden) {
 				if isBelow(hidden, path) && hidden != path {
-					return fmt.Errorf("%s holds %s, which stays hidden: name the other paths in it", path, hidden)
+					return fmt.Errorf("%s contains %s, which stays hidden: name the other paths in it", path, hidden)
 				}
 			}
 		}

@@ -152,7 +152,7 @@ func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config)
 		return wrapUnavailable(err)
 	}
 	if have > target {
-		return fmt.Errorf("its tables are of version %d and this program knows %d: run the newer program", have, target)
+		return fmt.Errorf("its tables have version %d, but this program supports only version %d: run the newer program", have, target)
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return wrapUnavailable(err)

@@ -65,12 +65,12 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 			return errorAt(at, "is not offered")
 		}
 		if err := protojson.Unmarshal(text, m.Interface()); err != nil {
-			return errorAt(at, "is no %s", m.Descriptor().Name())
+			return errorAt(at, "is not a valid %s", m.Descriptor().Name())
 		}
 		return nil
 	}
 	if r.dec.PeekKind() != '{' {
-		return errorAt(at, "is to be an object")
+		return errorAt(at, "must be an object")
 	}
 	if _, err := r.dec.ReadToken(); err != nil {
 		return errorAt(at, "%v", err)
@@ -86,7 +86,7 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 		inside := at + "/" + escapePointer(name)
 		fd := fields.ByJSONName(name)
 		if fd == nil || IsProgress(fd) {
-			return errorAt(inside, "is not known; known are %s", fieldNames(fields))
+			return errorAt(inside, "is not known; the known fields are %s", fieldNames(fields))
 		}
 		if other := fd.ContainingOneof(); other != nil && !other.IsSynthetic() && m.WhichOneof(other) != nil {
 			return errorAt(inside, "is one of two that exclude each other")
@@ -145,7 +145,7 @@ func (r *reader) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, 
 
 func (r *reader) list(list protoreflect.List, fd protoreflect.FieldDescriptor, at string) error {
 	if r.dec.PeekKind() != '[' {
-		return errorAt(at, "is to be an array")
+		return errorAt(at, "must be an array")
 	}
 	if _, err := r.dec.ReadToken(); err != nil {
 		return errorAt(at, "%v", err)
@@ -173,7 +173,7 @@ func (r *reader) entries(entries protoreflect.Map, fd protoreflect.FieldDescript
 		return errorAt(at, "has keys that are not strings, which tools can't accept")
 	}
 	if r.dec.PeekKind() != '{' {
-		return errorAt(at, "is to be an object")
+		return errorAt(at, "must be an object")
 	}
 	if _, err := r.dec.ReadToken(); err != nil {
 		return errorAt(at, "%v", err)
@@ -216,8 +216,8 @@ func (r *reader) scalar(fd protoreflect.FieldDescriptor, at string) (protoreflec
 }
 
 var (
-	errNotString = errors.New("is to be a string")
-	errNotObject = errors.New("is to be an object")
+	errNotString = errors.New("must be a string")
+	errNotObject = errors.New("must be an object")
 )
 
 func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect.Value, error) {
@@ -230,7 +230,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	switch fd.Kind() { //nolint:exhaustive // values of other kinds are JSON strings, see below
 	case protoreflect.BoolKind:
 		if raw.Kind() != 't' && raw.Kind() != 'f' {
-			return protoreflect.Value{}, errors.New("is to be true or false")
+			return protoreflect.Value{}, errors.New("must be true or false")
 		}
 		return protoreflect.ValueOfBool(raw.Kind() == 't'), nil
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
@@ -247,7 +247,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 		return protoreflect.ValueOfUint64(n), err
 	case protoreflect.FloatKind, protoreflect.DoubleKind:
 		if raw.Kind() != '0' {
-			return protoreflect.Value{}, errors.New("is to be a number")
+			return protoreflect.Value{}, errors.New("must be a number")
 		}
 		bits := 64
 		if fd.Kind() == protoreflect.FloatKind {
@@ -270,7 +270,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	case protoreflect.BytesKind:
 		b, err := base64.StdEncoding.Strict().DecodeString(string(text))
 		if err != nil || base64.StdEncoding.EncodeToString(b) != string(text) { // DecodeString accepts line breaks
-			return protoreflect.Value{}, errors.New("is to be base64 (RFC 4648, section 4)")
+			return protoreflect.Value{}, errors.New("must be base64 (RFC 4648, section 4)")
 		}
 		return protoreflect.ValueOfBytes(b), nil
 	case protoreflect.EnumKind:
@@ -288,7 +288,7 @@ func parseInt(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, bits)
 	if err != nil || strconv.FormatInt(n, 10) != text {
-		return 0, fmt.Errorf("is to be a whole number of %d bits, without leading zeros", bits)
+		return 0, fmt.Errorf("must be a whole number of %d bits, without leading zeros", bits)
 	}
 	return n, nil
 }
@@ -300,7 +300,7 @@ func parseUint(raw jsontext.Value, kind jsontext.Kind, bits int) (uint64, error)
 	}
 	n, err := strconv.ParseUint(text, 10, bits)
 	if err != nil || strconv.FormatUint(n, 10) != text {
-		return 0, fmt.Errorf("is to be a whole number of %d bits, not below 0, without leading zeros", bits)
+		return 0, fmt.Errorf("must be a whole number of %d bits, not below 0, without leading zeros", bits)
 	}
 	return n, nil
 }
@@ -309,13 +309,13 @@ func parseUint(raw jsontext.Value, kind jsontext.Kind, bits int) (uint64, error)
 func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
 	if raw.Kind() != kind {
 		if kind == '"' {
-			return "", errors.New("is to be a string of digits")
+			return "", errors.New("must be a string of digits")
 		}
-		return "", errors.New("is to be a number")
+		return "", errors.New("must be a number")
 	}
 	text := strings.Trim(string(raw), `"`)
 	if strings.Trim(text, "-0123456789") != "" {
-		return "", errors.New("is to be a whole number, written in digits")
+		return "", errors.New("must be a whole number, written in digits")
 	}
 	return text, nil
 }
@@ -332,5 +332,5 @@ func enumValueOf(values protoreflect.EnumDescriptor, name string) (protoreflect.
 		}
 		names = append(names, enum.NameOf(v))
 	}
-	return protoreflect.Value{}, fmt.Errorf("is to be one of %s", strings.Join(names, ", "))
+	return protoreflect.Value{}, fmt.Errorf("must be one of %s", strings.Join(names, ", "))
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // ErrTooLarge means that the JSON form of a message would be too long.
-var ErrTooLarge = errors.New("the message is larger as JSON than it may be")
+var ErrTooLarge = errors.New("the message is too large as JSON")
 
 // Append appends a message to out as a JSON object. If out becomes longer than limit bytes, Append returns
 // [ErrTooLarge]. By then, out can be slightly longer than limit. A field without presence is written even if it is
@@ -162,7 +162,7 @@ func appendObject(out []byte, fd protoreflect.FieldDescriptor, text string) ([]b
 	}
 	v := jsontext.Value(text)
 	if !v.IsValid() || v.Kind() != '{' {
-		return nil, fmt.Errorf("write %s: it holds no JSON object", fd.Name())
+		return nil, fmt.Errorf("write %s: it contains no JSON object", fd.Name())
 	}
 	return append(out, v...), nil
 }

@@ -66,7 +66,7 @@ func (d *decoder) decode(at location, path *valuePath, v reflect.Value) {
 			v.Set(reflect.ValueOf(value))
 		}
 	case n.Tag == nullTag:
-		d.report(at, path, "has no value", "give it one, or take the key out")
+		d.report(at, path, "has no value", "give it a value, or remove the key")
 	case v.Kind() == reflect.Pointer:
 		if v.IsNil() {
 			v.Set(reflect.New(v.Type().Elem()))

@@ -110,7 +110,7 @@ func numberHint(n *yaml.Node, form *regexp.Regexp) string {
 	case n.Kind != yaml.ScalarNode:
 		return ""
 	case n.Tag == strTag && form.MatchString(n.Value):
-		return "take the quotes off"
+		return "remove the quotes"
 	case n.Tag == intTag && !form.MatchString(n.Value):
 		return "write it in decimal, without leading zeros or underscores"
 	default:

@@ -64,7 +64,7 @@ func Parse(file string, data []byte) (*Source, error) {
 	}
 	switch err := loader.Load(&second); {
 	case err == nil:
-		return nil, s.refuse(second.Line, second.Column, "a second document starts here; one file holds one")
+		return nil, s.refuse(second.Line, second.Column, "a second document starts here; put it into a separate file")
 	case !errors.Is(err, io.EOF):
 		return nil, s.explain(data, err)
 	}
@@ -129,9 +129,9 @@ func findBadText(data []byte) (line, column int, message string) {
 		case r == utf8.RuneError && width == 1:
 			return line, column, notUTF8
 		case unicode.IsControl(r) && r != '\t' && r != '\n' && r != '\r', r == '\uFFFE', r == '\uFFFF':
-			return line, column, fmt.Sprintf("holds the control character %U", r)
+			return line, column, fmt.Sprintf("contains the control character %U", r)
 		case r == '\u2028', r == '\u2029':
-			return line, column, fmt.Sprintf("holds the line break %U", r)
+			return line, column, fmt.Sprintf("contains the line break %U", r)
 		}
 		column++
 		if r == '\n' {

@@ -21,7 +21,7 @@ type limit struct {
 
 // ExplainKey implements [strictyaml.Explainer].
 func (*limit) ExplainKey(key string) (message, suggestion string, ok bool) {
-	return `"` + key + `" is for later`, "take it out", key == "burst"
+	return `"` + key + `" is for later`, "remove it", key == "burst"
 }
 
 type color string
@@ -171,17 +171,17 @@ func TestDecode_ReportsProblems(t *testing.T) {
 		{"a key that is like no other", "rate_limit: {algorithm: gcra}",
 			`f.yaml:1:14: rate_limit: unknown key "algorithm"; known are: max, window`},
 		{"a key that the type explains", "rate_limit: {burst: 3}",
-			`f.yaml:1:14: rate_limit: "burst" is for later; take it out`},
+			`f.yaml:1:14: rate_limit: "burst" is for later; remove it`},
 		{"a key twice", "name: a\nname: b",
-			`f.yaml:2:1: the key "name" stands here twice; keep one of them`},
+			`f.yaml:2:1: the key "name" occurs twice; keep one of them`},
 		{"a key twice, once in quotes", "limits: {x: {}, \"\\x78\": {}}",
-			`f.yaml:1:17: limits: the key "x" stands here twice; keep one of them`},
+			`f.yaml:1:17: limits: the key "x" occurs twice; keep one of them`},
 		{"a key twice where anything may stand", "anything: [{a: 1, a: 1}]",
-			`f.yaml:1:19: anything[0]: the key "a" stands here twice; keep one of them`},
+			`f.yaml:1:19: anything[0]: the key "a" occurs twice; keep one of them`},
 		{"text for a number", "rate_limit:\n  max: ten",
 			`f.yaml:2:8: rate_limit.max: wanted a whole number, found text "ten"`},
 		{"a number in quotes", "small: '12'",
-			`f.yaml:1:8: small: wanted a whole number from -128 to 127, found text "12"; take the quotes off`},
+			`f.yaml:1:8: small: wanted a whole number from -128 to 127, found text "12"; remove the quotes`},
 		{"a number too large", "small: 128\nsize: -1\nbig: 18446744073709551616\n",
 			"f.yaml:1:8: small: wanted a whole number from -128 to 127, found a number \"128\"\n" +
 				"f.yaml:2:7: size: wanted a whole number from 0 to 65535, found a number \"-1\"\n" +
@@ -222,12 +222,12 @@ func TestDecode_ReportsProblems(t *testing.T) {
 		{"a node that the type refuses", "window: long",
 			`f.yaml:1:9: window: not a window`},
 		{"a key without a value", "rate_limit:\nname: ~",
-			"f.yaml:1:1: rate_limit: has no value; give it one, or take the key out\n" +
-				`f.yaml:2:7: name: has no value; give it one, or take the key out`},
+			"f.yaml:1:1: rate_limit: has no value; give it a value, or remove the key\n" +
+				`f.yaml:2:7: name: has no value; give it a value, or remove the key`},
 		{"a name in a flow mapping without a value", "rate_limit: {max}",
-			`f.yaml:1:14: rate_limit.max: has no value; give it one, or take the key out`},
+			`f.yaml:1:14: rate_limit.max: has no value; give it a value, or remove the key`},
 		{"an item without a value", "hosts: [a, null]",
-			`f.yaml:1:12: hosts[1]: has no value; give it one, or take the key out`},
+			`f.yaml:1:12: hosts[1]: has no value; give it a value, or remove the key`},
 		{"an anchor and an alias", "name: &a x\nid: *a",
 			"f.yaml:1:7: name: anchors and aliases are not supported; write the value out in each place\n" +
 				`f.yaml:2:5: id: anchors and aliases are not supported; write the value out in each place`},
@@ -250,7 +250,7 @@ func TestDecode_ReportsProblems(t *testing.T) {
 		{"a list at the root", "- a",
 			`f.yaml:1:1: wanted a mapping, found a list`},
 		{"two documents", "name: a\n---\nname: b",
-			`f.yaml:2:1: a second document starts here; one file holds one`},
+			`f.yaml:2:1: a second document starts here; put it into a separate file`},
 		{"a second document that does not parse", "name: a\n---\n[",
 			`f.yaml:4:1: is not YAML: while parsing a flow node, did not find expected node content`},
 		{"what is not YAML", "name: [a,",
@@ -258,17 +258,17 @@ func TestDecode_ReportsProblems(t *testing.T) {
 		{"a tab for indentation", "rate_limit:\n\tmax: 1",
 			`f.yaml:2:1: is not YAML: while scanning for the next token, found character that cannot start any token; indent with spaces, not with tabs`},
 		{"columns in characters, not bytes", "name: é\nanything: {ü: 1, ü: 2}",
-			`f.yaml:2:18: anything: the key "ü" stands here twice; keep one of them`},
+			`f.yaml:2:18: anything: the key "ü" occurs twice; keep one of them`},
 		{"invalid UTF-8", "name: a\nid: \xff",
 			`f.yaml:2:5: is not valid UTF-8; save the file as UTF-8`},
 		{"UTF-16", "\xff\xfea\x00",
 			`f.yaml:1:1: is not valid UTF-8; save the file as UTF-8`},
 		{"a control character", "name: \"a\x1b[2J\"",
-			`f.yaml:1:9: holds the control character U+001B; remove it, or escape it in double quotes`},
+			`f.yaml:1:9: contains the control character U+001B; remove it, or escape it in double quotes`},
 		{"a line break on which readers disagree", "name: a\u0085id: b",
-			`f.yaml:1:8: holds the control character U+0085; remove it, or escape it in double quotes`},
+			`f.yaml:1:8: contains the control character U+0085; remove it, or escape it in double quotes`},
 		{"a separator of lines", "name: a\u2028id: b",
-			`f.yaml:1:8: holds the line break U+2028; remove it, or escape it in double quotes`},
+			`f.yaml:1:8: contains the line break U+2028; remove it, or escape it in double quotes`},
 		{"a path that would be misread", `limits: {"a.b": {max: x}, "c\nd": {max: x}}`,
 			"f.yaml:1:23: limits[\"a.b\"].max: wanted a whole number, found text \"x\"\n" +
 				`f.yaml:1:41: limits["c\nd"].max: wanted a whole number, found text "x"`},

@@ -48,7 +48,7 @@ func (r *reader) checkSyntax(at location, path *valuePath) {
 			continue
 		}
 		if seen[key.Value] {
-			r.report(location{value: key}, path, "the key "+quote(key.Value)+" stands here twice", "keep one of them")
+			r.report(location{value: key}, path, "the key "+quote(key.Value)+" occurs twice", "keep one of them")
 		}
 		seen[key.Value] = true
 		r.checkSyntax(location{key, value}, path.toKey(key.Value))

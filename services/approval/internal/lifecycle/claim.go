@@ -17,7 +17,7 @@ import (
 var (
 	ErrDecisionMissing = errors.New("policy has not decided on the call")
 	ErrClaimEnded      = errors.New("the claim has ended, or another holder has used its identifier")
-	ErrAttemptChanged  = errors.New("the approval has another attempt now")
+	ErrAttemptChanged  = errors.New("the attempt is not the approval's current attempt")
 	ErrNotHolder       = errors.New("the claim is not the approval's current claim")
 	ErrLeaseEnded      = errors.New("the lease of the claim has expired, and the outcome of the call counts as unknown")
 	ErrOutcomeKnown    = errors.New("the outcome of the call is known already")

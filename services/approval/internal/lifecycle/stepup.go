@@ -79,7 +79,7 @@ func unmetStepUp(required *policyv1.StepUp, at *timestamppb.Timestamp, acr strin
 	case required.GetMaxAge() == nil && len(values) == 0:
 		return "the rule does not say which authentication it requires"
 	case at == nil && acr == "":
-		return "your token contains no authentication; it is no session, or the issuer has not sent the claims auth_time and acr"
+		return "your token contains no authentication; it is not a session, or the issuer has not sent the claims auth_time and acr"
 	case required.GetMaxAge() != nil && at == nil:
 		return "your session does not contain the time of the authentication, because the issuer has not sent the claim auth_time"
 	case required.GetMaxAge() != nil && at.AsTime().After(now.Add(maxAuthAhead)):

@@ -41,7 +41,7 @@ func (s *Slack) target() Target { return s.Target }
 func (s *Slack) validate() error {
 	errs := []error{s.Target.validate()}
 	if s.Tenant == "" || s.After != 0 {
-		errs = append(errs, fmt.Errorf("notices: %s: Slack needs a tenant, in which people vote, and must not have after", s.Name))
+		errs = append(errs, fmt.Errorf("notices: %s: for Slack, set tenant to the tenant in which people vote, and remove after", s.Name))
 	}
 	if !strings.HasPrefix(string(s.AppToken), "xapp-") || !strings.HasPrefix(string(s.BotToken), "xoxb-") {
 		errs = append(errs, fmt.Errorf("notices: %s: Slack needs an app token, `xapp-…`, and a bot token, `xoxb-…`", s.Name))

@@ -93,7 +93,7 @@ const (
 )
 
 // errTooLarge means that the JSON Pointers of the values are too long in total to compare the params.
-var errTooLarge = errors.New("the params are too wide to compare")
+var errTooLarge = errors.New("the params have too many or too long paths to compare")
 
 // diffParams returns the first maxChanges differences between the params of two calls, sorted by JSON Pointer. Its
 // second result is the number of all differences.

@@ -286,7 +286,7 @@ const maxShownSubject = 128
 func (s *Source) signIn() string {
 	switch {
 	case s.IsOfPerson():
-		return s.person() + " is not signed in at the server with her own account: she has to run `sluice login` and then `sluice connect " + s.server + "`; then repeat the call"
+		return s.person() + " is not signed in at the server with their own account, and has to run `sluice login` and then `sluice connect " + s.server + "`; then repeat the call"
 	case s.account.ForDiscovery:
 		return "the gateway can't list the tools of the server: an operator has to run `sluice connect " + s.server + " --discovery`"
 	default:

@@ -149,4 +149,4 @@ func (c *Connection) confirm(ctx context.Context, cancel context.CancelCauseFunc
 }
 
 // errUnconfirmed means that a stream ends because it is not known whether its connection still exists.
-var errUnconfirmed = errors.New("the identity service does not answer whether the access token of a stream still counts")
+var errUnconfirmed = errors.New("the identity service did not confirm that the access token of a stream is still valid")

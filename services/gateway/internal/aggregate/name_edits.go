@@ -135,7 +135,7 @@ const maxNames = 30_000
 // [CombineNames] and [ResolveTarget] return these errors. Compare them with errors.Is.
 var (
 	// ErrTooManyNames means that an answer has more than 30,000 names and titles.
-	ErrTooManyNames = fmt.Errorf("it has more than %d names and titles, which are replaced where many servers have one URL; use the URL of the server instead", maxNames)
+	ErrTooManyNames = fmt.Errorf("it has more than %d names and titles, which must be replaced if many servers share one URL; use the URL of the server instead", maxNames)
 	// ErrNoServer means that a message does not name a server.
 	ErrNoServer = errors.New("it names no server")
 	// ErrManyServers means that a message names more than one server.

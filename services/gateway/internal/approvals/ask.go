@@ -101,7 +101,7 @@ func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err 
 	if errors.Is(err, toolreport.ErrRefused) {
 		return &refusal.Refusal{
 			Code:    commonv1.Code_CODE_QUARANTINED,
-			Message: "the server lists a tool twice, or its list is too long, so that it is not known what this call would run; an operator reads `sluice catalog servers`.",
+			Message: "the server lists a tool twice, or its list is too long, so it is not known what this call would run; ask an operator to run `sluice catalog servers`.",
 		}
 	}
 	if refused := attempt.SignInRefusal(err); refused != nil { // the approval stays valid

@@ -30,7 +30,7 @@ func OpenCalls(ctx context.Context, j *journal.Journal) ([]OpenCall, error) {
 	for rec, err := range j.Calls(ctx, time.Now().Add(-replayPast)) {
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("read what was left open: %w", err)
+			return nil, fmt.Errorf("read the approved calls that were left open: %w", err)
 		case rec.ApprovalID == "":
 		case rec.Kind == journal.KindSettled:
 			delete(open, rec.DecisionID)
@@ -76,7 +76,7 @@ func (k *Manager) settleOpenCall(ctx context.Context, call journal.Record) {
 		err = k.sendReport(ctx, n)
 	}
 	if err != nil {
-		k.log.WarnContext(ctx, "a call is left open", "decision_id", call.DecisionID, "approval_id", call.ApprovalID, "error", err)
+		k.log.WarnContext(ctx, "the outcome of an approved call was not reported; the call is left open", "decision_id", call.DecisionID, "approval_id", call.ApprovalID, "error", err)
 		return
 	}
 	k.attempts.WriteSettled(ctx, &journal.Record{

@@ -79,7 +79,7 @@ func (k *Manager) cancelUnclaimed(ctx context.Context, a attempt.Attempt, reason
 			return err
 		}
 	}
-	return status.Error(codes.Aborted, "the approval changes all the time")
+	return status.Error(codes.Aborted, "the approval keeps changing: try again")
 }
 
 func callFor(a attempt.Attempt) *Call {

@@ -22,7 +22,7 @@ import (
 const leaseTime = 15 * time.Second
 
 // Miscounted is the message in refusals while two instances of the ratelimit service answer alternately.
-const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
+const Miscounted = "two instances of the ratelimit role answer alternately, and each keeps its own counts, which would multiply every limit: run only one of them; limited calls are allowed again a minute after the last answer of the other"
 
 // IsLimited reports whether limits must be reserved for the call.
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
@@ -155,6 +155,6 @@ func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 		Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
 	})
 	if err != nil { // the reservation counts as used, because an error must not give the caller more calls
-		d.deps.Log.WarnContext(ctx, "reservation was not given back", "decision_id", decisionID, "error", err)
+		d.deps.Log.WarnContext(ctx, "reservation was not released", "decision_id", decisionID, "error", err)
 	}
 }

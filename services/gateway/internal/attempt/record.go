@@ -344,7 +344,7 @@ func (r RefusedRequest) Record(ctx context.Context) *journal.Record {
 // status nor err explains it.
 func AnswerProblem(status int, err error) string {
 	if errors.Is(err, limits.ErrMemory) {
-		return "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
+		return "the server answered, but no memory is left for the answer: read other answers first, or make fewer such calls at once. Whether the call ran is not known."
 	}
 	if errors.Is(err, quota.ErrFull) {
 		return quota.Reason(err) + "; end some of them, or wait until they are idle and end by themselves."

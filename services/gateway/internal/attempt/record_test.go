@@ -367,7 +367,7 @@ func TestAnswerProblem_SaysWhyAnAnswerCannotBeUsed(t *testing.T) {
 		"nothing is known":           {200, upstream.ErrNoAnswer, ""},
 		"a status":                   {503, upstream.ErrNoAnswer, "the server answered with HTTP status 503; " + unknown},
 		"a redirect":                 {300, upstream.ErrNoAnswer, "the server answered with HTTP status 300; " + unknown},
-		"no memory":                  {200, limits.ErrMemory, "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."},
+		"no memory":                  {200, limits.ErrMemory, "the server answered, but no memory is left for the answer: read other answers first, or make fewer such calls at once. Whether the call ran is not known."},
 		"a quota":                    {0, full, full.Error() + "; end some of them, or wait until they are idle and end by themselves."},
 		"a paused server":            {0, upstream.ErrCircuitOpen, upstream.ErrCircuitOpen.Error() + "."},
 		"a busy server":              {0, upstream.ErrBusy, upstream.ErrBusy.Error() + "."},

@@ -275,7 +275,7 @@ func stricter(a, b *policyv1.Decision) *policyv1.Decision {
 	default:
 		return &policyv1.Decision{
 			Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, PolicyRevision: b.GetPolicyRevision(),
-			Message: "policy gave two answers to the same question; make the call again.",
+			Message: "policy made two different decisions on the same call; make the call again.",
 		}
 	}
 }

@@ -243,7 +243,7 @@ func TestCache_UsesStricterDecisionWhenTwoDiffer(t *testing.T) {
 	observing.Observed = &policyv1.Observation{Effect: policyv1.Effect_EFFECT_DENY}
 	neither := &policyv1.Decision{
 		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_POLICY_UNAVAILABLE, PolicyRevision: "r",
-		Message: "policy gave two answers to the same question; make the call again.",
+		Message: "policy made two different decisions on the same call; make the call again.",
 	}
 	for name, tt := range map[string]struct{ first, second, want *policyv1.Decision }{
 		"denied, once allowed":  {allow(), deny, deny},

@@ -446,7 +446,7 @@ func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client,
 	tools, cursor, given := 0, "", make(map[string]bool)
 	for n := range maxPages {
 		if given[cursor] {
-			return nil, &listError{fmt.Sprintf("page %d has a cursor that was given before", n)}
+			return nil, &listError{fmt.Sprintf("page %d repeats the cursor of an earlier page", n)}
 		}
 		given[cursor] = true
 		memory.Settle(0) // returns the memory of the previous page, which was copied

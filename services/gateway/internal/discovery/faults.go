@@ -79,7 +79,7 @@ func conformTools(server string, list *jsonrpc.Answer, aliases aggregate.ToolAli
 		element, why := mcpschema.Conform("tools", t.Definition.Of(list.Raw))
 		switch {
 		case t.Name == "":
-			note(t, "it has no unambiguous name", false)
+			note(t, "its name is missing or ambiguous", false)
 		case listed[t.Name] > 1 && twice[t.Name]:
 		case listed[t.Name] > 1:
 			twice[t.Name] = true
@@ -89,7 +89,7 @@ func conformTools(server string, list *jsonrpc.Answer, aliases aggregate.ToolAli
 		case why != "":
 			note(t, "it is not a valid tool: "+why, true)
 		case !one:
-			note(t, "its alias in lists of all servers would mean two tools", true)
+			note(t, "its alias in lists of all servers would be the same as that of another tool", true)
 		case len(element) != t.Definition.End-t.Definition.Start:
 			edits = append(edits, jsonrpc.Edit{Span: t.Definition, With: element})
 		}

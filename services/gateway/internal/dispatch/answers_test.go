@@ -351,14 +351,14 @@ func TestServerFailed_SaysWhatIsKnown(t *testing.T) {
 	}{
 		"a status":        {err: upstream.ErrNoAnswer, status: 503, code: "upstream_unavailable", says: "the server answered with HTTP status 503."},
 		"a limit":         {err: errors.Join(upstream.ErrNoAnswer, &upstream.LimitError{Key: "k", What: "it reached its limit"}), code: "upstream_unavailable", says: "it reached its limit (k)."},
-		"no memory":       {err: errors.Join(upstream.ErrNoAnswer, limits.ErrMemory), code: "upstream_unavailable", says: "; read others first."},
+		"no memory":       {err: errors.Join(upstream.ErrNoAnswer, limits.ErrMemory), code: "upstream_unavailable", says: "; read other answers first."},
 		"too slow":        {err: errors.Join(upstream.ErrNoAnswer, bodyreader.ErrSlow), code: "upstream_unavailable", says: bodyreader.ErrSlow.Error() + "."},
 		"busy":            {err: errors.Join(upstream.ErrNeverSent, upstream.ErrBusy), code: "upstream_unavailable", says: upstream.ErrBusy.Error() + "."},
 		"a quota":         {err: errors.Join(upstream.ErrNeverSent, &quota.FullError{What: "programs"}), code: "upstream_unavailable", says: "end some of them, or wait until they are idle"},
 		"too late":        {err: fmt.Errorf("%w: x", upstream.ErrTimeout), code: "upstream_timeout", says: ""},
 		"never sent":      {err: fmt.Errorf("%w: secret", upstream.ErrNeverSent), code: "upstream_unavailable", says: ""},
 		"a lost session":  {err: errors.Join(upstream.ErrNoAnswer, upstream.ErrSessionLost), code: "upstream_unavailable", says: "the server no longer knows the session; initialize again."},
-		"one session":     {err: errors.Join(upstream.ErrNeverSent, upstream.ErrOneSession), code: "upstream_unavailable", says: "the server takes one session in all"},
+		"one session":     {err: errors.Join(upstream.ErrNeverSent, upstream.ErrOneSession), code: "upstream_unavailable", says: "the server accepts only one session in total"},
 		"a broken answer": {err: errors.Join(upstream.ErrNoAnswer, upstream.ErrOtherID), code: "upstream_unavailable", says: "the server's answer can't be used: " + upstream.ErrOtherID.Error() + "."},
 		"a cause":         {err: errors.Join(upstream.ErrNoAnswer, &upstream.CauseError{Text: "the certificate has expired", Err: errors.New("secret")}), code: "upstream_unavailable", says: "the certificate has expired"},
 	} {

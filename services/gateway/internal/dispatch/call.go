@@ -104,7 +104,7 @@ func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 }
 
 // ErrStale means that the gateway does not know whether the caller's token is still valid.
-var ErrStale = errors.New("whether the token still counts is not known")
+var ErrStale = errors.New("it is not known whether the token is still valid")
 
 // NotAdmitted returns the refusal for a request from a caller with too many requests in flight, or with too many
 // answers that the caller has not read yet.
@@ -114,7 +114,7 @@ func NotAdmitted(err error) *refusal.Refusal {
 	}
 	return &refusal.Refusal{
 		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
-		Message: "answers to this caller wait until others are read; read those first, or make fewer such calls at once.",
+		Message: "this caller has too many unread answers; read them first, or make fewer such calls at once.",
 	}
 }
 
@@ -175,7 +175,7 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	case errors.Is(err, upstream.ErrBusy):
 		refused.Message = upstream.ErrBusy.Error() + "."
 	case errors.Is(err, limits.ErrMemory):
-		refused.Message = limits.ErrMemory.Error() + "; read others first."
+		refused.Message = limits.ErrMemory.Error() + "; read other answers first."
 	case errors.Is(err, upstream.ErrOneSession):
 		refused.Message = upstream.ErrOneSession.Error() + "."
 	case errors.Is(err, upstream.ErrSessionLost) && !errors.Is(err, upstream.ErrSignedOut):

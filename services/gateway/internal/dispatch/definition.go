@@ -27,7 +27,7 @@ const (
 	anyAge = math.MaxInt64
 )
 
-var errNotToolList = errors.New("the server's answer is no list of tools")
+var errNotToolList = errors.New("the server's answer is not a list of tools")
 
 // reportTools reports the tools in a server's answer to the catalog, and returns the catalog's response. It uses a
 // cached response if the response is not older than maxAge.
@@ -94,7 +94,7 @@ func (x *Exchange) Definition(ctx context.Context, relist bool) ([]byte, error) 
 	given := make(map[string]bool)
 	for range maxPages {
 		if given[cursor] {
-			return nil, fmt.Errorf("%w: a page has a cursor that was given before", errNotToolList)
+			return nil, fmt.Errorf("%w: a page repeats the cursor of an earlier page", errNotToolList)
 		}
 		given[cursor] = true
 		memory.Settle(0) // the memory of a page is released before the next page is read

@@ -26,7 +26,7 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 	defer out.Settle()
 	answer, refused := x.fetchTools(ctx, out)
 	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
-		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}
+		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is not a list of tools."}
 	}
 	if refused != nil {
 		return x.Refuse(ctx, refused)

@@ -117,7 +117,7 @@ func (a *serverRequest) run() {
 	}()
 	if !x.Sink.HasClient() || !x.AsksOnStreams || mcp.AsksServer(m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
-		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client takes no such request here.")
+		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client accepts no such request here.")
 		return
 	}
 	if why := x.Offer.Check(m); why != nil {
@@ -265,7 +265,7 @@ func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	case commonv1.Code_CODE_METHOD_DENIED:
 		return mcp.CodeMethodUnknown, upstream.NoClientForRequest + " Decision " + why.ID + "."
 	default:
-		return mcp.CodeRefused, "The gateway does not carry this request: " + enum.NameOrEmpty(why.Code) + ", decision " + why.ID + "."
+		return mcp.CodeRefused, "The gateway does not forward this request: " + enum.NameOrEmpty(why.Code) + ", decision " + why.ID + "."
 	}
 }
 
@@ -275,7 +275,7 @@ func errorForInvalid(why *question.Error, refused *refusal.Refusal) (code int, t
 	if why.Method {
 		return errorForRefusal(refused)
 	}
-	return mcp.CodeInvalidParams, "The gateway does not carry this request: " + why.Detail + ". Decision " + refused.ID + "."
+	return mcp.CodeInvalidParams, "The gateway does not forward this request: " + why.Detail + ". Decision " + refused.ID + "."
 }
 
 func (a *serverRequest) answerError(ctx context.Context, code int, text string) {

@@ -93,7 +93,7 @@ func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
 		"policy denies it": {roots, "denied_by_default", `"code":-31403`, func(g *gatewaytest.Gateway) {
 			g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		}},
-		"an operator has stopped it": {roots, "stopped", `"message":"The gateway does not carry this request: stopped, decision `, func(g *gatewaytest.Gateway) {
+		"an operator has stopped it": {roots, "stopped", `"message":"The gateway does not forward this request: stopped, decision `, func(g *gatewaytest.Gateway) {
 			g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_STOPPED, Message: "it loops"}
 		}},
 		"policy is away":          {roots, "policy_unavailable", `"code":-31403`, func(g *gatewaytest.Gateway) { g.Policy.Decision = nil }},
@@ -276,7 +276,7 @@ func TestServerRequest_OnlyAnExpectedResponseMayBeLarge(t *testing.T) {
 		stream := g.Stream(call)
 		stream.Next()
 		large := `,"result":{"roots":["` + strings.Repeat("x", 64<<10) + `"]}}`
-		if got := g.Do(reply(call, `{"jsonrpc":"2.0","id":4`+large)); !strings.Contains(got.Text, "may have 65536 bytes") {
+		if got := g.Do(reply(call, `{"jsonrpc":"2.0","id":4`+large)); !strings.Contains(got.Text, "may have at most 65536 bytes") {
 			t.Errorf("a response to nothing: %d %s", got.Status, got.Text)
 		}
 		if got := g.Do(reply(call, `{"jsonrpc":"2.0","id":3`+large)); got.Status != http.StatusAccepted {

@@ -107,7 +107,7 @@ func Open(ctx context.Context, path string, log *slog.Logger) *Memory {
 	m := &Memory{path: path, log: log}
 	if err := m.load(); err != nil && !errors.Is(err, os.ErrNotExist) {
 		m.entries = nil
-		log.WarnContext(ctx, "the clients that do not answer forms are no longer known", "error", err)
+		log.WarnContext(ctx, "the list of clients that do not answer forms can't be read", "error", err)
 	}
 	return m
 }

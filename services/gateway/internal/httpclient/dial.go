@@ -53,7 +53,7 @@ func New(u *url.URL, opts Options) (*Client, error) {
 		return newDirect(u, opts), nil
 	}
 	if u.Scheme != "https" {
-		return nil, errors.New("a proxy is used only by CONNECT, for https")
+		return nil, errors.New("a proxy is used only for https, with CONNECT")
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
 		if err := checkAddress(u.Hostname(), netip.AddrPortFrom(ip, 443).String(), true); err != nil {
@@ -183,7 +183,7 @@ func checkAddress(host, address string, allowPrivate bool) error {
 	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
 		return fmt.Errorf("dial %s: %s is a link-local, multicast or unspecified address, at which no server can be", host, ip)
 	case !allowPrivate && !isPublic(ip):
-		return fmt.Errorf("dial %s: the public name resolves to %s, which is not a public address; configure the address itself if that is meant", host, ip)
+		return fmt.Errorf("dial %s: the public name resolves to %s, which is not a public address; if this is intended, configure the address instead of the name", host, ip)
 	default:
 		return nil
 	}

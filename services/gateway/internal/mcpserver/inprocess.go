@@ -25,10 +25,10 @@ var (
 	// the caller.
 	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
 	// ErrStopping means that the gateway is shutting down.
-	ErrStopping = errors.New("the gateway stops")
+	ErrStopping = errors.New("the gateway is stopping")
 	// ErrSession means that the session with the server was lost twice, first during the request, and then during the
 	// retry.
-	ErrSession = errors.New("no session with the server could be kept")
+	ErrSession = errors.New("the session with the server was lost, and was lost again after a retry")
 )
 
 const (

@@ -84,7 +84,7 @@ func splitArguments(args []string, stopAtFirst bool) (packages, words []string, 
 			}
 			packages = append(packages, args[i])
 		case strings.HasPrefix(arg, "-"):
-			return nil, nil, fmt.Sprintf("the gateway does not read its flag %s", name)
+			return nil, nil, fmt.Sprintf("the gateway does not support its flag %s", name)
 		case stopAtFirst:
 			return packages, append(words, args[i:]...), ""
 		default:
@@ -109,7 +109,7 @@ var (
 func refusalOf(spec string) string {
 	switch {
 	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
-		return "its package has no form that the gateway reads"
+		return "its package is written in a form that the gateway does not support"
 	case relativeGit.MatchString(spec):
 		return "its package is a git repository of this machine without an absolute path: write git+file:///PATH"
 	case local.MatchString(spec) && !archive.MatchString(spec):

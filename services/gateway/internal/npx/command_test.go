@@ -37,7 +37,7 @@ func TestParse_ReturnsPackageAndProgram(t *testing.T) {
 func TestParse_RefusesUnsupportedForms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"npx -c server": "does not read its flag -c", "npx -y -p server -c run": "flag -c", "npx --registry=x server": "flag --registry",
+		"npx -c server": "does not support its flag -c", "npx -y -p server -c run": "flag -c", "npx --registry=x server": "flag --registry",
 		"npx -p a -p b run": "several packages", "npx -p a": "no program", "npx -y": "no package", "npx -p": "has no value", "npm exec": "no package",
 		"npm exec server --flag": "flag --flag", "npx ./server": "of this machine", "npx /srv/server": "of this machine", "npx ../x": "of this machine", "npx ~/x": "of this machine",
 		"npx file:../x": "of this machine", "npx a@file:../x": "of this machine", "npx a@./x": "of this machine", "npx server.tgz": "of this machine", "npx -p server ./run": "by its path",

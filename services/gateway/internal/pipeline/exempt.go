@@ -158,7 +158,7 @@ func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.R
 func (p *Pipeline) recordExempt(ctx context.Context, now time.Time, all bool) {
 	for _, rec := range p.exempt.takeEnded(now, all) {
 		if err := p.attempts.WritePassed(context.WithoutCancel(ctx), rec); err != nil {
-			p.deps.Log.ErrorContext(ctx, "messages that passed are not on record", "subject", rec.Subject, "mcp_method", rec.Method, "count", rec.Count, "error", err)
+			p.deps.Log.ErrorContext(ctx, "messages that were forwarded were not recorded", "subject", rec.Subject, "mcp_method", rec.Method, "count", rec.Count, "error", err)
 		}
 	}
 }

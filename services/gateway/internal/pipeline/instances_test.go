@@ -56,7 +56,7 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 					}
 					passed.WriteByte('-')
 					refused++
-					if got.Refusal.Code != commonv1.Code_CODE_LIMITER_UNAVAILABLE || !strings.Contains(got.Refusal.Message, "two ratelimit roles") {
+					if got.Refusal.Code != commonv1.Code_CODE_LIMITER_UNAVAILABLE || !strings.Contains(got.Refusal.Message, "two instances of the ratelimit role") {
 						t.Errorf("refused as %+v", got.Refusal)
 					}
 				}

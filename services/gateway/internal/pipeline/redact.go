@@ -24,7 +24,7 @@ func (p *Pipeline) redactArguments(ctx context.Context, a attempt.Attempt) (atte
 		return a, notRedacted(a, "the client runs this tool itself, so that its result does not pass the gateway; limit the rule to other servers (match.server)")
 	}
 	if a.AnsweredLater && slices.ContainsFunc(list, ofResults) {
-		return a, notRedacted(a, "the client answers this request in its next one, in which the answer can't be replaced; limit the rule to other methods (match.method)")
+		return a, notRedacted(a, "the client answers this request in its next request, in which values can't be replaced; limit the rule to other methods (match.method)")
 	}
 	a.Redactor = redaction.New(list, timeslices(ctx, a))
 	sent, err := a.Redactor.Arguments(a.Sent)

@@ -64,7 +64,7 @@ func TestDo_CallIsRefusedIfItsRedactionsCannotBeMade(t *testing.T) {
 	}{
 		"the client runs the tool":      {func(c *attempt.Call) { c.Transport = upstream.KindHost }, "the client runs this tool itself"},
 		"an argument is in a header":    {func(c *attempt.Call) { c.ParamHeaders = []upstream.Header{{}} }, "repeats arguments in HTTP headers"},
-		"the answer is in a later call": {func(c *attempt.Call) { c.FromServer, c.AnsweredLater = true, true }, "the client answers this request in its next one"},
+		"the answer is in a later call": {func(c *attempt.Call) { c.FromServer, c.AnsweredLater = true, true }, "the client answers this request in its next request"},
 		"the arguments are not watched": {func(c *attempt.Call) { c.Message = parse(t, manyAddresses()) }, "the arguments can't be searched"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -167,7 +167,7 @@ func (x *Request) checkMessage() *refusal.Refusal {
 	header, _ := SingleHeader(x.Header, mcp.HeaderVersion)
 	meta := x.Message.Meta.ProtocolVersion
 	if meta != "" && header != "" && meta != header && (meta == mcp.Modern || header == mcp.Modern) {
-		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" does not say what params._meta does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" differs from params._meta.")
 	}
 	if mcp.IsMethodOf2026(x.Message.Method) && meta != "" && meta != mcp.Modern {
 		return x.UnsupportedVersion(meta)

@@ -254,7 +254,7 @@ func (w *walker) string(name, text string) (string, error) {
 			}
 		case errors.Is(err, errTexts) && len(w.plan.paths) > 0:
 			w.found[ByPath]++
-			return "[redacted: a text that begins like JSON in too many other texts, in which paths can't be found]", nil
+			return "[redacted: a text that begins like JSON inside too many other texts, in which paths can't be found]", nil
 		case name == "text" && !w.inString && isLikeJSON(text) && len(w.plan.paths) > 0:
 			w.found[ByPath]++
 			return "[redacted: a text that begins like JSON and is not valid JSON, in which paths can't be found]", nil

@@ -19,14 +19,14 @@ const (
 // [ClientRequests.AddFromServer] returns these errors. Compare them with errors.Is.
 var (
 	// ErrRequestID means that a request's id is neither a string nor an integer.
-	ErrRequestID = errors.New("its id is neither a string nor an integer")
+	ErrRequestID = errors.New("the id is neither a string nor an integer")
 	// ErrDuplicateRequest means that a request with the same id already waits for a response.
-	ErrDuplicateRequest = errors.New("another with this id waits")
+	ErrDuplicateRequest = errors.New("a request with the same id already waits for the client's response")
 	// ErrTooManyRequests means that too many requests already wait for responses.
-	ErrTooManyRequests = errors.New("too many wait for this client")
+	ErrTooManyRequests = errors.New("too many requests already wait for responses of this client")
 	// ErrRequestFlood means that the server has sent too many requests in this minute. The gateway must not answer a
 	// request that fails with this error.
-	ErrRequestFlood = errors.New("too many came in this minute")
+	ErrRequestFlood = errors.New("the server has sent too many requests in this minute")
 	// ErrRequestsClosed means that the session is closed.
 	ErrRequestsClosed = errors.New("the session is closed")
 )

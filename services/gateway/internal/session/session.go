@@ -30,11 +30,11 @@ import (
 var (
 	// ErrUnknown means that the principal has no session with this id on the server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that a session quota is full. This can be a quota of the principal, of another principal in the
-	// delegation chain, or of a person for whom one of these principals works. No session can be closed to make room,
-	// because each session has requests in flight, is being opened, or belongs to a creator of the caller. A wrapped
-	// [*quota.FullError] states which quota is full.
-	ErrTooMany = errors.New("too many sessions are at work")
+	// ErrTooMany means that a session quota is full. This can be a quota of the principal, of a principal in its
+	// delegation chain, or of a person for whom they work. No session can be closed to make room, because each session has
+	// requests in flight, is being opened, or belongs to a creator of the caller. A wrapped [*quota.FullError] states
+	// which quota is full.
+	ErrTooMany = errors.New("too many sessions are active")
 )
 
 // maxStreams limits how many parallel streams one session can have. [Store.Listen] enforces the limit.

@@ -138,7 +138,7 @@ func (r *Reporter) reportList(ctx context.Context, l List, answer *jsonrpc.Answe
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrNotReported, err)
 	case len(resp.GetTools()) != len(sent):
-		return nil, fmt.Errorf("%w: it answered with %d tools, of %d", ErrNotReported, len(resp.GetTools()), len(sent))
+		return nil, fmt.Errorf("%w: it answered with %d tools instead of %d", ErrNotReported, len(resp.GetTools()), len(sent))
 	}
 	listed := make(map[string]int, len(answer.Tools)) // includes tools that were not sent, because clients can call these, too
 	for _, t := range answer.Tools {

@@ -274,7 +274,7 @@ func (p *parked) close() {
 	p.answer.Message = nil
 }
 
-var errParked = fmt.Errorf("%d of %d wait", maxParked, maxParked)
+var errParked = fmt.Errorf("%d requests wait, which is the maximum", maxParked)
 
 // park stores a request until its client repeats it. It returns an answer that contains the server's requests to the
 // client. open contains these requests as JSON.

@@ -222,7 +222,7 @@ func needsInput(a *jsonrpc.Answer) bool {
 
 // These errors end a request if the server needs input that the client can't or doesn't provide.
 var (
-	errNoClient   = errors.New("no client takes requests of servers here")
+	errNoClient   = errors.New("no client accepts requests of servers here")
 	errUnanswered = errors.New("the client did not answer, or policy does not allow the request")
 	errUnreadable = errors.New("its request can't be read")
 )

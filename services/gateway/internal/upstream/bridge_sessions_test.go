@@ -183,7 +183,7 @@ func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 		"again and again":         {inputs, `"result":{}`, false, 17, "for input too often"},
 		"with nothing but states": {`"result":{"resultType":"input_required","requestState":"s"}`, "", false, 17, "for input too often"},
 		"what may not be asked":   {inputs, `"error":{"code":-31403,"message":"m"}`, false, 1, "did not answer"},
-		"no receiver":             {inputs, "", true, 1, "no client takes"},
+		"no receiver":             {inputs, "", true, 1, "no client accepts"},
 		"no object":               {`"result":{"inputRequests":[1]}`, "", false, 1, "can't be read"},
 	} {
 		t.Run(name, func(t *testing.T) {

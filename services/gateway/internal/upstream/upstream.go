@@ -68,18 +68,18 @@ var ErrSessionLost = errors.New("the server no longer knows the session")
 // replaced. The error also wraps a [CauseError]. Compare with errors.Is.
 var ErrSignedOut = errors.New("the account of the session was disconnected or replaced")
 
-// ErrOneSession means that a server accepts only one session in total, and that the gateway has used this session to
-// list the server's tools. A client cannot use the gateway's session, because different principals must not share a
-// session. Compare with errors.Is.
-var ErrOneSession = errors.New("the server takes one session in all, and the gateway has used it to list the server's tools; " +
-	"configure the server to make a transport for each session, or to have no sessions")
+// ErrOneSession means that a server refuses a session because it accepts only one session in total, and the gateway has
+// used that session to list the server's tools. A client cannot use that session, because different principals must not
+// share a session. Compare with errors.Is.
+var ErrOneSession = errors.New("the server accepts only one session in total, and the gateway has used it to list the server's tools; " +
+	"configure the server to create a transport for each session, or to work without sessions")
 
 // ErrRevision means that a server does not support the protocol revision of the first request. Use errors.Is to test
 // for it.
 var ErrRevision = errors.New("the server does not speak this revision of MCP")
 
 // NoClientForRequest is the message of the error that a server receives if its request cannot be sent to a client.
-const NoClientForRequest = "No client takes this request here."
+const NoClientForRequest = "No client accepts this request here."
 
 // KindHost is the kind of a transport that represents a client's own tools.
 const KindHost = "host"

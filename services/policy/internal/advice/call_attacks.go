@@ -76,7 +76,7 @@ rules:
 		ID: "AT05", Name: "Bulk effect",
 		Happens: "One call changes very many things at once: all rows, a whole folder, every member of a list. " +
 			"A limit on calls counts it as one.",
-		Stopped: "A person decides on tools that touch much. One approval covers later calls only where a condition sees that they touch a few things.",
+		Stopped: "A person decides on tools that touch much. One approval covers later calls only if a condition shows that they touch only a few things.",
 		Rule: `version: 1
 name: AT05-bulk-effect
 rules:
@@ -101,7 +101,7 @@ rules:
 		ID: "AT06", Name: "Dangerous action in an argument",
 		Happens: "One tool does many things, and an argument chooses which. Its name sounds harmless and it is mostly called to look something up, " +
 			"so a call that deletes passes unseen.",
-		Stopped: "A person decides on such tools. One approval covers later calls only where the argument chooses an action that is known to be harmless.",
+		Stopped: "A person decides on such tools. One approval covers later calls only if the argument chooses an action that is known to be harmless.",
 		Rule: `version: 1
 name: AT06-dangerous-action-in-an-argument
 rules:
@@ -120,7 +120,7 @@ rules:
 	},
 	{
 		ID: "AT07", Name: "Cap evasion",
-		Happens: "An agent that has reached a limit goes on in a new session, or lets new agents do the rest. " +
+		Happens: "An agent that has reached a limit continues in a new session, or lets new agents do the rest. " +
 			"Each of them stays below the limit; together they do not.",
 		Stopped: "A limit for each principal applies to all its sessions, and counts the calls of agents for every principal in their chain. A second limit applies to the whole tenant.",
 		Rule: `version: 1

@@ -65,7 +65,7 @@ rules:
 		ID: "AT10", Name: "Injection into code",
 		Happens: "A text from an untrusted author becomes part of what is run: a command of a shell, a script, a query in SQL. " +
 			"After a semicolon comes the author's own program, which runs with the rights of the server.",
-		Stopped: "A person reads what is to be run. One approval covers later calls only where they run exactly what a condition names.",
+		Stopped: "A person reads what is to be run. One approval covers later calls only if they run exactly what a condition names.",
 		Rule: `version: 1
 name: AT10-injection-into-code
 rules:

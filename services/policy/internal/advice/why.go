@@ -23,7 +23,7 @@ var categoryTexts = map[mcpv1.Category]string{
 
 func whyText(c *policyv1.Classification) string {
 	if categoryTexts[c.GetCategory()] == "" {
-		return "Nothing is known of what this tool does, so it may do any harm. " + approvalText
+		return "It is not known what this tool does, so it may do any harm. " + approvalText
 	}
 	sentences := []string{
 		categoryTexts[c.GetCategory()], evidenceText(c), uncertaintyText(c), denialText(c), stricterEvidenceText(c), dependenceText(c), ratingTexts(c), tagTexts(c), raisedRiskText(c), measureFor(c).text,
@@ -149,7 +149,7 @@ func hasRaisedRisk(c *policyv1.Classification) bool {
 func raisedRiskText(c *policyv1.Classification) string {
 	switch {
 	case c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED:
-		return "How bad a wrong call can be is not known, so it counts as the worst."
+		return "It is not known how much harm a wrong call can do, so the highest risk is assumed."
 	case hasRaisedRisk(c):
 		return fmt.Sprintf("Its risk is %s, and not %s as that of most %s tools.", displayName(c.GetRisk()), displayName(usual[c.GetCategory()]), displayName(c.GetCategory()))
 	default:

@@ -62,7 +62,7 @@ func TestFor_WhyForRealTools(t *testing.T) {
 			"As far as its definition tells, it does not change data (not Write), does not run code (not Execute), does not delete data (not Destructive) " +
 			"and does not move money (not Financial). A policy can let it pass.",
 		"wasm_agent_is_stopped": "This tool reads: it retrieves something and leaves nothing changed. From the tool's definition: the description says that it will check (\"Check\"); " +
-			"the name asks whether something is so (\"is\"). As far as its definition tells, it does not change data (not Write), does not run code (not Execute), " +
+			"the name asks whether something is true (\"is\"). As far as its definition tells, it does not change data (not Write), does not run code (not Execute), " +
 			"does not delete data (not Destructive) and does not move money (not Financial). A policy can let it pass.",
 	} {
 		if diff := cmp.Diff(want, advice.For("claude-flow", tool, tools[tool]).GetWhy()); diff != "" {
@@ -84,7 +84,7 @@ func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 		c             *policyv1.Classification
 		want, without string
 	}{
-		{"nothing known", nil, "Nothing is known of what this tool does", "not Destructive"},
+		{"nothing known", nil, "It is not known what this tool does", "not Destructive"},
 		{"unsure", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.3}, "The category is uncertain", "not Destructive"},
 		{"sure", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.5}, "(not Destructive)", "not sure"},
 		{"something speaks for worse", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.8, Evidence: []*policyv1.Evidence{removes}},
@@ -106,7 +106,7 @@ func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 		{"back", &policyv1.Classification{Category: write, Risk: 2, Confidence: 0.8, Irreversibility: 1}, "Its effect can be taken back.", "hard"},
 		{"hardly back", &policyv1.Classification{Category: write, Risk: 2, Confidence: 0.8, Irreversibility: 2}, "Its effect is hard to take back.", "can be taken"},
 		{"never back", &policyv1.Classification{Category: write, Risk: 2, Confidence: 0.8, Irreversibility: 3}, "Its effect can't be taken back.", "can be taken"},
-		{"risk not known", &policyv1.Classification{Category: write, Confidence: 0.8}, "so it counts as the worst", "Unspecified"},
+		{"risk not known", &policyv1.Classification{Category: write, Confidence: 0.8}, "so the highest risk is assumed", "Unspecified"},
 	} {
 		got := advice.For("s", "t", tt.c).GetWhy()
 		if !strings.Contains(got, tt.want) || strings.Contains(got, tt.without) {

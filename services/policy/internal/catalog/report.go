@@ -248,7 +248,7 @@ func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 // definition if, according to [isOlderForm], the definition is an older form of an accepted one. Otherwise the
 // definition waits for a decision.
 func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error {
-	d.Reason = "it says something else under another protocol version"
+	d.Reason = "it differs from the accepted definition, under another protocol version"
 	if !t.has(Accepted) {
 		d.Reason = "it is new on the server"
 	}
@@ -264,7 +264,7 @@ func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error
 			return err
 		}
 		if isOlderForm(l.Text, text) {
-			d.State, d.DecidedAt, d.Reason = Accepted, w.now, "it says what was accepted, in another protocol version"
+			d.State, d.DecidedAt, d.Reason = Accepted, w.now, "it equals an accepted definition, in another protocol version"
 			return nil
 		}
 	}

@@ -53,13 +53,13 @@ func (c *finding) byMoney() {
 		return
 	case object == "subscription" && !c.isAbout(freeSubscriptions) && !c.hasParameterWord(messageWords) && !containsNear(c.sentence(), len(c.text), freeTopics),
 		moneyMovements[object]:
-		meaning = "what it makes or changes is money on its way"
+		meaning = "it creates or changes a payment"
 	case object == "order" && (orderVerbs[verbText(c.inName)] || orderVerbs[verbText(c.inText)]):
 		meaning = "it places an order"
 	case possibleMovements[object] && (speaks || c.isAbout(markets)), c.beginsWithOrder():
-		meaning = "what it makes or changes is money on its way, as it speaks of prices, amounts or payers"
+		meaning = "it creates or changes a payment, because its definition mentions prices, amounts or payers"
 	case moveVerbs[verb] && (c.hasAmount() || c.inText != nil && c.inText.base == verb && containsNear(c.wordsAfter(c.inText), 3, coinWords)):
-		meaning = "it moves what has a price or an amount"
+		meaning = "it moves something that has a price or an amount"
 	default:
 		return
 	}
@@ -104,7 +104,7 @@ func (c *finding) byReward() {
 	for _, p := range c.tool.Parameters {
 		words := nameWords(p.Name)
 		if len(words) > 1 && containsNear(words, len(words), rewardWords) && currencies[words[len(words)-1].text] {
-			c.add(&policyv1.Evidence{Path: p.Path, InKey: true, Quote: p.Name, Category: financial, Weight: 0.8, Meaning: "callers hand over how much is paid"})
+			c.add(&policyv1.Evidence{Path: p.Path, InKey: true, Quote: p.Name, Category: financial, Weight: 0.8, Meaning: "callers pass how much is paid"})
 			return
 		}
 	}

@@ -26,7 +26,7 @@ func (c *finding) byParameters() {
 			continue
 		}
 		c.add(&policyv1.Evidence{
-			Path: p.Path, InKey: true, Quote: p.Name, Category: execute, Weight: weight, Meaning: "callers hand over what it runs",
+			Path: p.Path, InKey: true, Quote: p.Name, Category: execute, Weight: weight, Meaning: "callers pass what it runs",
 		})
 		return
 	}
@@ -122,7 +122,7 @@ func (c *finding) byOutputLocations() {
 		}
 		c.add(&policyv1.Evidence{
 			Path: p.Path, InKey: true, Quote: p.Name, Category: write, Weight: weight,
-			Meaning: "what it makes is kept where this says",
+			Meaning: "this argument says where its output is stored",
 		})
 		return
 	}
@@ -149,7 +149,7 @@ func (c *finding) byRemovalParameters() {
 		c.dependsOn = pointer(p.Name)
 		c.add(&policyv1.Evidence{
 			Path: p.Path, InKey: true, Quote: p.Name, Category: destructive, Weight: 0.6,
-			Meaning: "with this argument it removes",
+			Meaning: "with this argument, it removes something",
 		})
 		return
 	}
@@ -166,7 +166,7 @@ func (c *finding) byRemovalParameters() {
 		c.dependsOn = pointer(c.tool.Parameters[meant].Name)
 		c.add(&policyv1.Evidence{
 			Path: "/description", Offset: int32(c.text[removes].offset), Quote: c.text[removes].raw, Category: destructive, Weight: 0.6,
-			Meaning: "it removes where an argument says that it is meant",
+			Meaning: "it removes something if an argument confirms it",
 		})
 	}
 }
@@ -183,7 +183,7 @@ func (c *finding) bySwitches() {
 			continue
 		}
 		c.add(&policyv1.Evidence{
-			Path: p.Path, InKey: true, Quote: p.Name, Category: category, Weight: weightAside, Meaning: "with this argument it does more than read",
+			Path: p.Path, InKey: true, Quote: p.Name, Category: category, Weight: weightAside, Meaning: "with this argument, it does more than read",
 		})
 		return
 	}
@@ -239,10 +239,10 @@ func (c *finding) byHints() {
 		add("readOnlyHint", "false", "the server says that it changes something", &policyv1.Evidence{Category: category, Weight: 0.5})
 	}
 	if hasRuins && ruins && hasReadOnly && !readOnly && support[destructive] == 0 && c.leadCategory() == read {
-		add("destructiveHint", "true", "the server says that it may ruin something", &policyv1.Evidence{Category: destructive, Weight: weightAside})
+		add("destructiveHint", "true", "the server says that it may destroy something", &policyv1.Evidence{Category: destructive, Weight: weightAside})
 	}
 	if hasRuins && ruins && !readOnly && support[destructive] > 0 {
-		add("destructiveHint", "true", "the server says that it may ruin something", &policyv1.Evidence{Category: destructive, Weight: 0.4})
+		add("destructiveHint", "true", "the server says that it may destroy something", &policyv1.Evidence{Category: destructive, Weight: 0.4})
 	}
 	if hasRuins && !ruins && c.trusted && support[destructive] > 0 {
 		c.reduceWeights(func(of mcpv1.Category) bool { return of == destructive })
@@ -260,9 +260,9 @@ var parameterPairs = []struct {
 	category   mcpv1.Category
 	meaning    string
 }{
-	{set("content contents filecontent new_content newcontent file_content data"), set("path file_path filepath filename file_name"), write, "callers hand over what is kept, and where"},
-	{set("body message subject"), set("to recipient recipients cc bcc"), write, "callers hand over what is sent, and to whom"},
-	{set("amount amount_cents lamports value_wei"), set("to recipient payee iban to_account destination_account recipient_account to_address"), financial, "callers hand over how much is paid, and to whom"},
+	{set("content contents filecontent new_content newcontent file_content data"), set("path file_path filepath filename file_name"), write, "callers pass what is stored, and where"},
+	{set("body message subject"), set("to recipient recipients cc bcc"), write, "callers pass what is sent, and to whom"},
+	{set("amount amount_cents lamports value_wei"), set("to recipient payee iban to_account destination_account recipient_account to_address"), financial, "callers pass how much is paid, and to whom"},
 }
 
 // byParameterPairs adds evidence from the pairs in [parameterPairs], if the leading verbs have the category Read.
@@ -286,13 +286,13 @@ func (c *finding) byParameterPairs() {
 func (c *finding) byUnreadParts() {
 	if cut := c.tool.Cut; cut.Path != "" {
 		c.add(&policyv1.Evidence{
-			Path: cut.Path, InKey: true, Quote: cut.Name, Category: execute, Weight: 0.45, Meaning: "the schema has more than is looked at: this is the first part that was not",
+			Path: cut.Path, InKey: true, Quote: cut.Name, Category: execute, Weight: 0.45, Meaning: "the schema is too large to be looked at completely: this is the first part that was not looked at",
 		})
 	}
 	if len(c.text) == maxWords {
 		last := c.text[maxWords-1]
 		c.add(&policyv1.Evidence{
-			Path: "/description", Offset: int32(last.offset), Quote: last.raw, Weight: 0.1, Meaning: "behind this word the description was not looked at for verbs",
+			Path: "/description", Offset: int32(last.offset), Quote: last.raw, Weight: 0.1, Meaning: "the description after this word was not looked at for verbs",
 		})
 	}
 }

@@ -86,7 +86,7 @@ func (c *finding) hasHiddenText() bool {
 		at := safetext.Invisible(text.Value)
 		if at >= 0 && !found {
 			found = true
-			c.quote(text, at, lastOf(text.Value, at), "this character shows nothing, or changes how others show")
+			c.quote(text, at, lastOf(text.Value, at), "this character is invisible, or changes how other characters are displayed")
 		}
 		if !text.InKey {
 			count(&whole, text.Value)

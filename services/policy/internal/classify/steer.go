@@ -172,7 +172,7 @@ func (c *finding) hasSteeringText() bool {
 		read[text.Value] = true
 		folded += len(text.Value)
 		if tried > maxTried || folded > maxFolded {
-			c.quote(text, 0, lastOf(text.Value, 0), "the definition has more text that may steer its reader than is read: from here on it was not looked at")
+			c.quote(text, 0, lastOf(text.Value, 0), "the definition has too much text that may steer its reader: the text from here on was not looked at")
 			return true
 		}
 		plain, lower := fold(text.Value, false), lowered(text.Value)

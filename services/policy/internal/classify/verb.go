@@ -64,7 +64,7 @@ func (c *finding) byVerbs() {
 		first := c.text[0]
 		c.add(&policyv1.Evidence{
 			Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak,
-			Meaning: "it is described in a language that is not known",
+			Meaning: "it is described in an unknown language",
 		})
 	}
 	if len(name)+len(text) == 0 && len(c.text) > 0 {
@@ -74,9 +74,9 @@ func (c *finding) byVerbs() {
 
 // byUnknownVerb adds evidence for Execute. It is called if no known verb describes the tool's action.
 func (c *finding) byUnknownVerb() {
-	first, meaning := c.text[0], "no verb that is known says what it does"
+	first, meaning := c.text[0], "no known verb says what it does"
 	if len(c.text) > 1 && determiners[c.text[1].text] && !openerWords[first.text] {
-		meaning = "it does something to a thing, and the verb is not known"
+		meaning = "it does something to an object, and the verb is not known"
 	}
 	c.add(&policyv1.Evidence{
 		Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak, Meaning: meaning,
@@ -97,7 +97,7 @@ type weightedVerb struct {
 func (c *finding) addVerb(path, what string, s weightedVerb) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if questionVerbs[s.base] {
-		meaning = fmt.Sprintf("the %s asks whether something is so", what)
+		meaning = fmt.Sprintf("the %s asks whether something is true", what)
 	}
 	c.add(&policyv1.Evidence{Path: path, Offset: int32(s.offset), Quote: s.raw, Category: s.category, Weight: s.weight, Meaning: meaning})
 }
@@ -429,7 +429,7 @@ func (c *finding) byStartedWork() {
 		return
 	}
 	if at := c.object(); workNouns[singular(at.text)] {
-		c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: execute, Weight: 0.6, Meaning: "what it makes or changes is work that runs"})
+		c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: execute, Weight: 0.6, Meaning: "it creates or changes work that runs"})
 	}
 }
 

@@ -86,8 +86,8 @@ var keywords = map[string]keyword{
 	"test.now":    {"The time of the call, for example 2026-12-01T09:30:00Z. Without it the time is unknown.", nil, false},
 	"test.want":   {"The decision that is expected.", nil, true},
 
-	"call.server": {"The server's name. Default: the document's server, if it is no pattern.", schema{"minLength": 1}, false},
-	"call.method": {"The method. Default: tools/call, or the method that fits to prompt or uri.", schema{"minLength": 1}, false},
+	"call.server": {"The server's name. Default: the document's server, if it is not a pattern.", schema{"minLength": 1}, false},
+	"call.method": {"The method. Default: tools/call, or the method that fits prompt or uri.", schema{"minLength": 1}, false},
 	"call.tool":   {"The tool's name.", schema{"minLength": 1}, false},
 	"call.prompt": {"The prompt's name.", schema{"minLength": 1}, false},
 	"call.uri":    {"The resource's URI.", schema{"minLength": 1}, false},

@@ -153,7 +153,7 @@ func TestPages_UnclassifiedToolCountsAsWorst(t *testing.T) {
 	dir := writeSite(t, catalogOf("a"))
 	text := textOf(withSpaces(body(t, parse(t, dir, "tool", "files", "a.html"))))
 	checkOrder(t, "a", text, []string{
-		"The server gives no description.", "Not classified", "Not classified", "0, 0 required", "Nothing is known of the newest definition", "It is unclear what this tool does",
+		"The server gives no description.", "Not classified", "Not classified", "0, 0 required", "Nothing is known about the newest definition", "It is unclear what this tool does",
 		"No list contains this tool any longer", "It is not known what a does on files.", "Nothing in the definition says what the tool does.", "The catalogue knows of none.",
 		"The catalog recommends no rule for it.", "tool of unknown risk", "It takes no parameters.", "None is known.", "It is not known.", "0.00, unsure", "not judged",
 	})

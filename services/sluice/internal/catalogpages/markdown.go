@@ -36,7 +36,7 @@ func (b *markdownPages) page(file string, fill func(*markdown)) page {
 		m := &markdown{to: w}
 		fill(m)
 		m.line("---")
-		m.line("Made on %s by `sluice catalog export`. Definitions are the words of servers: what is said here about them is advice, and no proof of what a tool does.", clock(b.readAt))
+		m.line("Made on %s by `sluice catalog export`. Servers write the definitions: what is said here about them is advice, and does not prove what a tool does.", clock(b.readAt))
 		return m.err
 	}}
 }
@@ -78,7 +78,7 @@ func serverMarkdown(m *markdown, s *server) {
 		m.line("It lists no tools.")
 		return
 	}
-	m.head("Tool", "Category", "Risk", "Marks", "What the server says of it")
+	m.head("Tool", "Category", "Risk", "Marks", "What the server says about it")
 	for _, t := range s.tools {
 		r := rowOf(t)
 		m.row(link{short(t.GetName(), maxHeading), "../tool/" + s.stem + "/" + t.stem + ".md"}, text(r.Category.Label), text(r.Risk.Label), text(r.marks()), text(r.Summary))

@@ -43,9 +43,9 @@ func toolMarkdown(m *markdown, v *view) {
 	glanceMarkdown(m, v)
 	historyMarkdown(m, v)
 	m.line("## The definition")
-	m.line("As the server sent it, with our white space.")
+	m.line("As the server sent it, except for the white space between its parts.")
 	if v.Cut {
-		m.line("It is long: the rest is left out here.")
+		m.line("It is long: the rest is omitted here.")
 	}
 	m.fence("json", v.Definition)
 }
@@ -89,7 +89,7 @@ func parametersMarkdown(m *markdown, v *view) {
 		m.line("It takes no parameters.")
 		return
 	}
-	m.head("Name", "Type", "Required", "What the server says of it")
+	m.head("Name", "Type", "Required", "What the server says about it")
 	for _, p := range v.GetParameters() {
 		required := "no"
 		if p.GetRequired() {

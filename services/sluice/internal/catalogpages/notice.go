@@ -73,7 +73,7 @@ func notAccepted(t *tool) *notice {
 	case p.Slug == "waiting":
 		return &notice{"care", "The newest definition waits for a person", []prose{say("It is new or it has changed, and the tool can't be called with it until a person accepts it.")}}
 	case p.Slug == "unknown":
-		return &notice{"stop", "Nothing is known of the newest definition", []prose{say("The tool can't be called with it.")}}
+		return &notice{"stop", "Nothing is known about the newest definition", []prose{say("The tool can't be called with it.")}}
 	default:
 		return &notice{"stop", "The newest definition is not accepted", []prose{say("It is ", quote(p.Label), ", and the tool can't be called with it.")}}
 	}

@@ -67,7 +67,7 @@ func (s *server) Gateway() string { return gatewayPath(s.GetName()) }
 func (s *server) Pinning() string {
 	switch s.GetPin() {
 	case policyv1.PinMode_PIN_MODE_FIRST_USE:
-		return "the first list is accepted, what is new waits"
+		return "the first list is accepted, and new definitions wait"
 	case policyv1.PinMode_PIN_MODE_OFF:
 		return "off"
 	case policyv1.PinMode_PIN_MODE_REVIEW, policyv1.PinMode_PIN_MODE_UNSPECIFIED:
@@ -83,12 +83,12 @@ func (s *server) Notices() []notice {
 	}
 	if n := s.GetWaiting(); n > 0 {
 		out = append(out, notice{"care", count(int(n), "definition waits", "definitions wait") + " for a person", []prose{
-			say("Their tools can't be called with them. The digest of all that wait is ", code(s.WaitingHex()), "."),
+			say("Their tools can't be called with them. The digest of all waiting definitions is ", code(s.WaitingHex()), "."),
 		}})
 	}
 	if n := s.GetUnkept(); n > 0 {
-		out = append(out, notice{"care", count(int(n), "definition was", "definitions were") + " seen and not kept", []prose{
-			say("Too many others wait. No tool can be called with a definition that was not kept."),
+		out = append(out, notice{"care", count(int(n), "definition was", "definitions were") + " seen but not stored", []prose{
+			say("Too many others wait. No tool can be called with a definition that was not stored."),
 		}})
 	}
 	if left := s.GetLeftOut(); len(left) > 0 {

@@ -136,7 +136,7 @@ func (e *approvalCommand) classOf(ctx context.Context, client approvalv1.Approva
 	defer cancel()
 	resp, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
-		_ = oneLine(e.errOut, "sluice: the command gets no class of the tool for approval %s: %v", id, e.explainError(err))
+		_ = oneLine(e.errOut, "sluice: the command is run without the class of the tool for approval %s: %v", id, e.explainError(err))
 		return nil
 	}
 	return resp.GetView().GetClassification()

@@ -97,7 +97,7 @@ func TestApprovalCommand_RunsOncePerApproval(t *testing.T) {
 	expect(`"id":"b"`, `"pending":2`)
 	move("a", denied)
 	move("c", pending)
-	expect("sluice: the command gets no class of the tool for approval c: ", "FORGED") // in one line
+	expect("sluice: the command is run without the class of the tool for approval c: ", "FORGED") // in one line
 	expect(`"id":"c"`, `"pending":2`)
 	if len(e.open) != 2 {
 		t.Errorf("the ended approval is still stored: %v", e.open)

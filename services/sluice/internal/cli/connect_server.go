@@ -312,7 +312,7 @@ func (t *tool) checkConnection(c *identityv1.Connection) checkResult {
 	switch {
 	case c.GetPerson() != nil:
 		subject += ", account of " + safetext.Line(c.GetPerson().GetSubject())
-		effect = "the calls of her agents are refused"
+		effect = "the calls of this person's agents are refused"
 	case c.GetForDiscovery():
 		connect += " --discovery"
 		effect = "its tools can't be listed, and calls are refused"
@@ -320,7 +320,7 @@ func (t *tool) checkConnection(c *identityv1.Connection) checkResult {
 	isConnected := c.GetState() == identityv1.ConnectionState_CONNECTION_STATE_CONNECTED
 	switch {
 	case !isConnected && c.GetPerson() != nil: // only this person can sign in again
-		return checkResult{stateWarning, subject, "the sign-in has ended, so " + effect + ": " + problem, "ask her to sign in again with " + t.command(connect)}
+		return checkResult{stateWarning, subject, "the sign-in has ended, so " + effect + ": " + problem, "ask the person to sign in again with " + t.command(connect)}
 	case !isConnected && problem == "":
 		return checkResult{stateProblem, subject, "the mesh is not signed in at the server, so " + effect, "sign in with " + t.command(connect)}
 	case !isConnected:

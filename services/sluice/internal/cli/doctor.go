@@ -291,7 +291,7 @@ func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 		}
 	}
 	for _, alike := range sandbox.GroupByReport(boxes) {
-		text := "not held: " + strings.Join(alike.Report.NotEnforced, ", ")
+		text := "not enforced: " + strings.Join(alike.Report.NotEnforced, ", ")
 		if alike.Report.Why != "" {
 			text += "; " + alike.Report.Why
 		}

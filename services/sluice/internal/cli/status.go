@@ -398,7 +398,7 @@ func (t *tool) serverRows(all meshStatus) (rows [][]string) {
 
 func journalState(ok bool) string {
 	if ok {
-		return "takes records"
+		return "writes records"
 	}
-	return "takes no records, so calls are refused"
+	return "can't write records, so calls are refused"
 }

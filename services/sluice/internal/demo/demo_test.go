@@ -186,8 +186,8 @@ func TestTools_ErrorsSayWhatToDo(t *testing.T) {
 		args map[string]any
 		want string
 	}{
-		"the book is full":              {demo.CreateNote, map[string]any{"title": "one more"}, "holds 3 notes; delete one with delete_note"},
-		"no room to save a report":      {demo.RunReport, map[string]any{"save": true}, "save the report: the book is full"},
+		"the book is full":              {demo.CreateNote, map[string]any{"title": "one more"}, "has 3 notes; delete one with delete_note"},
+		"no room to save a report":      {demo.RunReport, map[string]any{"save": true}, "save the report: the notebook is full"},
 		"a note that does not exist":    {demo.GetNote, map[string]any{"id": "note-9"}, `no note "note-9" exists: call list_notes`},
 		"nothing to delete":             {demo.DeleteNote, map[string]any{"id": "note-9"}, `no note "note-9" exists: call list_notes`},
 		"a title that is missing":       {demo.CreateNote, map[string]any{"body": "x"}, "title"},

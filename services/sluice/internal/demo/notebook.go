@@ -50,7 +50,7 @@ func (b *noteBook) create(title, body string) (note, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.notes) >= b.maxNotes {
-		return note{}, fmt.Errorf("the book is full: it holds %d notes; delete one with delete_note first", b.maxNotes)
+		return note{}, fmt.Errorf("the notebook is full: it has %d notes; delete one with delete_note first", b.maxNotes)
 	}
 	return b.append(title, body), nil
 }

@@ -49,7 +49,7 @@ func (s *Server) addTools() {
 	}, s.listAccounts)
 	addTool(s, mcp.Tool{
 		Name: CreateNote, Title: "Write a note",
-		Description: "Writes a new note and returns it with its id. Notes that are there stay as they are.",
+		Description: "Writes a new note and returns it with its id. Existing notes are not changed.",
 		InputSchema: schema(`{"type": "object", "properties": {
 			"title": {"type": "string", "minLength": 1, "maxLength": 200, "description": "One line that says what the note is about."},
 			"body": {"type": "string", "maxLength": 2000, "default": "", "description": "The text, up to 2000 characters."}
@@ -62,7 +62,7 @@ func (s *Server) addTools() {
 func (s *Server) addCostlyTools() {
 	addTool(s, mcp.Tool{
 		Name: RunReport, Title: "Run a report",
-		Description: "Reads all notes, counts their words and computes a fingerprint. Keeps the result as a note if told to. Tells its progress when asked to.",
+		Description: "Reads all notes, counts their words and computes a fingerprint. Keeps the result as a note if requested. Reports its progress if requested.",
 		InputSchema: schema(`{"type": "object", "properties": {
 			"top": {"type": "integer", "minimum": 1, "maximum": 100, "default": 5, "description": "How many of the most frequent words to return."},
 			"save": {"type": "boolean", "default": false, "description": "Whether to keep the result as a new note."}
@@ -72,7 +72,7 @@ func (s *Server) addCostlyTools() {
 	}, s.runReport)
 	addTool(s, mcp.Tool{
 		Name: DeleteNote, Title: "Delete a note",
-		Description: "Deletes one note for good and returns what it said.",
+		Description: "Deletes one note and returns its content.",
 		InputSchema: noteIDSchema(),
 		Annotations: &mcp.ToolAnnotations{DestructiveHint: new(true), OpenWorldHint: new(false)},
 	}, s.deleteNote)
@@ -82,7 +82,7 @@ func (s *Server) addCostlyTools() {
 		InputSchema: schema(`{"type": "object", "properties": {
 			"account": {"type": "string", "minLength": 1, "maxLength": 64, "description": "The customer's account, such as ana."},
 			"amount": {"type": "string", "pattern": ` + quote(amountPattern) + `, "description": "A decimal above 0, such as 12.50."},
-			"reason": {"type": "string", "maxLength": 200, "description": "Why, for whoever has to approve it."}
+			"reason": {"type": "string", "maxLength": 200, "description": "The reason for the refund, for the person who approves it."}
 		}, "required": ["account", "amount"], "additionalProperties": false}`),
 		Annotations: &mcp.ToolAnnotations{DestructiveHint: new(true), OpenWorldHint: new(false)},
 	}, s.refund)

@@ -183,7 +183,7 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 			return err
 		}
 		if !in.in.Memory().Write(uint32(address[0]), envelope) {
-			return errors.New("alloc returned an address behind the end of its memory")
+			return errors.New("alloc returned an address beyond the end of its memory")
 		}
 		result, err := in.step.Call(ctx, address[0], uint64(len(envelope)))
 		if err != nil {
@@ -195,7 +195,7 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 		}
 		text, ok := in.in.Memory().Read(at, length)
 		if !ok {
-			return errors.New("it returned an envelope behind the end of its memory")
+			return errors.New("it returned an envelope beyond the end of its memory")
 		}
 		answer = append([]byte(nil), text...)
 		return nil

@@ -337,7 +337,7 @@ func TestRead_ErrorNamesPosition(t *testing.T) {
 		`[{"id":"a","mcpTools":[]}]`: "/0/mcpTools: is not known",
 		`[{"id":"A B","name":"A"}]`:  "/0/category: is missing",
 		strings.Replace("["+good+"]", `"id":"a"`, `"id":"A B"`, 1): "/0: ",
-		strings.Replace("["+good+"]", `"x"`, `5`, 1):               "/0/prompts/0/system_prompt: is to be a string",
+		strings.Replace("["+good+"]", `"x"`, `5`, 1):               "/0/prompts/0/system_prompt: must be a string",
 		"[" + strings.Repeat(good+",", 1000) + good + "]":          "it has more than 1000",
 	} {
 		if all, err := gallery.Read([]byte(text)); !errors.Is(err, gallery.ErrInvalid) || !strings.Contains(err.Error(), want) {

@@ -309,7 +309,7 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, total *atomi
 			return nil
 		}
 		if cursors[next] { // without this check, a server could send pages indefinitely
-			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
+			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page repeats the cursor of an earlier page")
 		}
 		cursors[next] = true
 		if s.Message, err = aggregate.NextPage(s.Message, next, s.Limits); err != nil {

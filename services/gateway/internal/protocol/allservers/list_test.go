@@ -56,7 +56,7 @@ func TestListTools_JoinsWhatTheCallerMaySee(t *testing.T) {
 func TestListTools_RefusesALargeRequest(t *testing.T) {
 	t.Parallel()
 	forEachFamily(t, asIs, func(t *testing.T, c client) {
-		if got := c.do("tools/list", "", `"x":"`+strings.Repeat("x", 64<<10)+`"`); got.Code() != "body_too_large" || !strings.Contains(got.Text, "may have 65536 bytes") {
+		if got := c.do("tools/list", "", `"x":"`+strings.Repeat("x", 64<<10)+`"`); got.Code() != "body_too_large" || !strings.Contains(got.Text, "may have at most 65536 bytes") {
 			t.Errorf("%d %.200s", got.Status, got.Text)
 		}
 	})
@@ -305,7 +305,7 @@ func TestGather_NamesServersWhoseListCannotBeRead(t *testing.T) {
 		asked int
 	}{
 		"no list":            {one, []string{`"content":[]`}, `"code":"upstream_unavailable","why":"its list can't be read: the answer has no list."`, 1},
-		"a cursor twice":     {func(int) string { return "1" }, []string{`"prompts":[7]`, `"prompts":[]`}, `"code":"upstream_unavailable","why":"its list can't be read: a page has a cursor that was given before."`, 2},
+		"a cursor twice":     {func(int) string { return "1" }, []string{`"prompts":[7]`, `"prompts":[]`}, `"code":"upstream_unavailable","why":"its list can't be read: a page repeats the cursor of an earlier page."`, 2},
 		"too many pages":     {func(page int) string { return fmt.Sprint(page + 1) }, []string{`"prompts":[]`}, `"code":"body_too_large","why":"its list can't be read: it has more than 20 pages."`, 20},
 		"too many bytes":     {one, []string{long}, `"code":"body_too_large"`, 1},
 		"requests to answer": {one, []string{`"prompts":[],"inputRequests":{"a":{"method":"roots/list"}}`}, `"code":"outcome_unknown"`, 1},

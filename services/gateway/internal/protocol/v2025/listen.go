@@ -54,7 +54,7 @@ func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 		return x.resumeAnswer(lastEventID, release), true
 	}
 	if len(x.Header[headerLastEventID]) > 0 && (!resumes || !sess.Events.Contains(lastEventID)) {
-		return x.Refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
+		return x.Refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is not an event of this session.")), true
 	}
 	switch refused, exists := x.endpoint().mayListen(ctx); {
 	case refused != nil:
@@ -81,7 +81,7 @@ func (x Message) resumeAnswer(lastEventID string, release func()) dispatch.Respo
 	}
 	stream, next, ok := x.Session.Replay.Resume(lastEventID, string(visibility.AppendCaller(nil, x.Principal, "")))
 	if !ok {
-		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
+		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is not an event of this session that is still stored."))
 	}
 	_, ctx, done, err := x.Sessions.Listen(x.ClientCtx, x.Session.ID, protocol.SessionKey(x.Caller, x.ServerName), true)
 	if err != nil { // the session has just been closed, or has too many streams

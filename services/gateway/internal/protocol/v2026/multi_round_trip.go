@@ -39,7 +39,7 @@ func (x *message) takeRequestState() *refusal.Refusal {
 	if at := x.Message.RequestState; !at.Present() || json.Unmarshal(at.Of(x.Message.Raw), &state) != nil || !strings.HasPrefix(state, statePrefix) {
 		return nil
 	}
-	refused := refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "the requestState is not one that this gateway gives.")
+	refused := refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "the requestState was not issued by this gateway.")
 	count, approval, _ := strings.Cut(strings.TrimPrefix(state, statePrefix), ".")
 	before, _ := strconv.Atoi(count)
 	if before < 1 || before > maxRoundTrips || strconv.Itoa(before) != count || approval == "" || len(approval) > maxApproval {

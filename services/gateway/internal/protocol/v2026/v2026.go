@@ -195,7 +195,7 @@ func (x *message) checkRequired() *refusal.Refusal {
 	headerName, readable := mcp.DecodeHeader(x.Header.Get(mcp.HeaderName))
 	switch {
 	case m.Kind == jsonrpc.Response:
-		return refusal.ProtocolError(commonv1.Code_CODE_JSONRPC_INVALID, "answers come in inputResponses of the next request.")
+		return refusal.ProtocolError(commonv1.Code_CODE_JSONRPC_INVALID, "send answers in inputResponses of the next request.")
 	case m.Kind == jsonrpc.Notification:
 		return nil
 	case m.Meta.ProtocolVersion == "":
@@ -203,11 +203,11 @@ func (x *message) checkRequired() *refusal.Refusal {
 	case !m.Meta.Capabilities.Present():
 		return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "params._meta lacks "+mcp.MetaCapabilities+".")
 	case version != m.Meta.ProtocolVersion:
-		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" does not say what params._meta does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" differs from params._meta.")
 	case method != m.Method:
-		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderMethod+" does not say what the body does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderMethod+" differs from the body.")
 	case named && (!readable || headerName != name):
-		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderName+" does not say what the body does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderName+" differs from the body.")
 	case mcp.IsRemoved(m.Method):
 		return refusal.ProtocolError(commonv1.Code_CODE_METHOD_DENIED, mcp.Modern+" has no such method.")
 	}

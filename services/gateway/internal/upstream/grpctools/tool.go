@@ -63,7 +63,7 @@ func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.T
 		}
 		option, ok := proto.GetExtension(opts, mcpv1.E_Tool).(*mcpv1.Tool)
 		if !ok {
-			return fmt.Errorf("the option of %s is of another type", method.FullName())
+			return fmt.Errorf("the option of %s has an unexpected type", method.FullName())
 		}
 		if option.GetUnserved() {
 			continue

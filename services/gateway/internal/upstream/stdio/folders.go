@@ -83,7 +83,7 @@ func (w *sweeper) sweep(now time.Time) {
 	for _, e := range entries {
 		path := filepath.Join(root, e.Name())
 		if strings.HasSuffix(path, endedFolder) { // the removal was interrupted or has failed
-			w.removeFolder(path, "an earlier removal did not end")
+			w.removeFolder(path, "an earlier removal was interrupted")
 		}
 		dir, isMark := strings.CutSuffix(path, agentMark)
 		if !isMark || w.end(dir, now, unusedReason, func(used time.Time) bool { return now.Sub(used) >= agentFolderTime }) {

@@ -69,7 +69,7 @@ func TestRequest_GatewayAnswersServerRequests(t *testing.T) {
 	s.call(1, "ask", nil)
 	want := []string{
 		`{"jsonrpc":"2.0","id":"p1","result":{}}`,
-		`{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"No client takes this request here."}}`,
+		`{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"No client accepts this request here."}}`,
 	}
 	var got []string
 	eventually.Holds(t, "both requests are answered", func() bool {

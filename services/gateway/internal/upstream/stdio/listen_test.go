@@ -177,6 +177,6 @@ func TestListen_RequestsOfASharedProcessAreRefused(t *testing.T) {
 		}()
 	}
 	sessions[0].call(1, "pose", nil)
-	want := `{"jsonrpc":"2.0","id":43,"error":{"code":-32601,"message":"No client takes this request here."}}`
+	want := `{"jsonrpc":"2.0","id":43,"error":{"code":-32601,"message":"No client accepts this request here."}}`
 	eventually.Holds(t, "the process has its answer", func() bool { return sessions[0].call(2, "replies", nil)["replies"] == want })
 }

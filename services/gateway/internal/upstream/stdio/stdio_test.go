@@ -56,8 +56,8 @@ func TestRequest_ServerRequestsReachTheOnlySession(t *testing.T) {
 		reply  string
 	}{
 		"one session":      {false, 0, []string{asks}, `{"jsonrpc":"2.0","id":41,"result":{"n":1.50}}`},
-		"two":              {false, 1, nil, `{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"No client takes this request here."}}`},
-		"a shared process": {true, 0, nil, `{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"No client takes this request here."}}`},
+		"two":              {false, 1, nil, `{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"No client accepts this request here."}}`},
+		"a shared process": {true, 0, nil, `{"jsonrpc":"2.0","id":41,"error":{"code":-32601,"message":"No client accepts this request here."}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

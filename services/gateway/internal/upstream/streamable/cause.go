@@ -80,12 +80,12 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 		if address := s.shownAddress(resp.Header.Get("Location")); address != "" {
 			return fmt.Sprintf("it answered %d to %s: write that address (%s.url)", resp.StatusCode, address, key), true
 		}
-		return fmt.Sprintf("it answered %d, and names no other address", resp.StatusCode), true
+		return fmt.Sprintf("it answered %d without another address", resp.StatusCode), true
 	case resp.StatusCode >= 400:
 		return "", false // nothing is added, because errors already contain the status
 	case coding != "" && coding != "identity":
 		if !slices.Contains(codings, coding) {
-			coding = "a coding of its own"
+			coding = "an unknown coding"
 		}
 		return "it compresses its answers (" + coding + "), which the gateway does not accept: turn compression off", true
 	case resp.StatusCode == http.StatusOK && kind != typeJSON && kind != typeEvents:

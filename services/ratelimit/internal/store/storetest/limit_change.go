@@ -17,7 +17,7 @@ var limitChangeCases = []testCase{
 		}
 		f.refused(limitOf("b", 15, long))
 	}},
-	{name: "a lowered max keeps the history, and nothing is left", run: func(f *fixture) {
+	{name: "a lowered max keeps the history, and no units are left", run: func(f *fixture) {
 		for range 10 {
 			f.granted(limitOf("b", 15, long))
 		}
@@ -25,7 +25,7 @@ var limitChangeCases = []testCase{
 		f.refused(limitOf("b", 4, long))
 		f.wantRemaining(5, limitOf("b", 15, long))
 	}},
-	{name: "after a lowered max enough must leave, exactly", exact: true, run: func(f *fixture) {
+	{name: "after a lowered max, exactly enough units must leave the window", exact: true, run: func(f *fixture) {
 		for range 10 {
 			f.granted(limitOf("b", 10, time.Minute))
 			f.Sleep(time.Second)
@@ -42,7 +42,7 @@ var limitChangeCases = []testCase{
 		f.granted(l)
 		f.refused(l)
 	}},
-	{name: "across the border between exact and rounded nothing extra passes", exact: true, run: func(f *fixture) {
+	{name: "at the border between exact and rounded buckets, nothing extra passes", exact: true, run: func(f *fixture) {
 		var granted int64
 		for _, most := range []int64{256, 300, 256, 257, 100, 1000, 256} {
 			for range 200 {

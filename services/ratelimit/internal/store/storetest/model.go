@@ -15,7 +15,7 @@ var modelCases = []testCase{
 	{name: "small limits follow the definition", exact: true, run: func(f *fixture) {
 		f.compare([]int64{6, 6, 6, 3, 256}, 4, (*model).sameResult)
 	}},
-	{name: "large limits never grant more than the definition, and wait truthfully", exact: true, run: func(f *fixture) {
+	{name: "large limits never grant more than the definition, and report correct waits", exact: true, run: func(f *fixture) {
 		f.compare([]int64{300, 300, 1000, 200}, 150, (*model).noBetterResult)
 	}},
 }

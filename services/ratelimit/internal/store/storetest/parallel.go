@@ -30,7 +30,7 @@ var parallelCases = []testCase{
 			f.wantRemaining(0, l)
 		}
 	}},
-	{name: "parallel repeats of one key get one reservation and take once", run: func(f *fixture) {
+	{name: "parallel repeats of one key get one reservation, and take its units once", run: func(f *fixture) {
 		a, b := limitOf("a", 100, long), limitOf("b", 1, long)
 		var ids sync.Map
 		f.concurrently(200, func(int) {
@@ -48,7 +48,7 @@ var parallelCases = []testCase{
 		f.wantRemaining(99, a)
 		f.wantRemaining(0, b)
 	}},
-	{name: "of parallel settles one counts, and gives back once", run: func(f *fixture) {
+	{name: "one of several parallel settles has an effect, and returns the units once", run: func(f *fixture) {
 		l := limitOf("b", 10, long)
 		f.granted(withCost(3, l))
 		held := f.granted(withCost(5, l))
@@ -67,7 +67,7 @@ var parallelCases = []testCase{
 		}
 		f.wantRemaining(7, l)
 	}},
-	{name: "parallel reservations of overlapping limits in any order end, all or nothing", run: overlapping},
+	{name: "parallel reservations of overlapping limits in any order end, each with all limits or none", run: overlapping},
 }
 
 // concurrently calls the given function n times in parallel and waits for all calls.

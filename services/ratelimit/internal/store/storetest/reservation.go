@@ -67,7 +67,7 @@ var reservationCases = []testCase{
 		}
 		f.wantRemaining(0, l)
 	}},
-	{name: "R2: what was sent is spent", run: func(f *fixture) {
+	{name: "R2: the units of a sent call are spent", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
 		grant := f.granted(l)
 		f.settle(grant.Reservation.ID, store.Sent, true)
@@ -75,7 +75,7 @@ var reservationCases = []testCase{
 		f.settle(grant.Reservation.ID, store.NeverSent, false)
 		f.refused(l)
 	}},
-	{name: "what was never sent is given back, exactly and once", run: func(f *fixture) {
+	{name: "the units of a call that was never sent are returned, exactly and once", run: func(f *fixture) {
 		a, b := limitOf("a", 10, long), limitOf("b", 1000, long)
 		f.granted(withCost(3, a), withCost(300, b))
 		grant := f.granted(withCost(4, a), withCost(400, b))
@@ -87,7 +87,7 @@ var reservationCases = []testCase{
 		f.settle(grant.Reservation.ID, store.Sent, false)
 		f.wantRemaining(5, a)
 	}},
-	{name: "what is given back is that reservation's time and no other", exact: true, run: func(f *fixture) {
+	{name: "the returned units are those of the reservation's time and no other", exact: true, run: func(f *fixture) {
 		l := limitOf("b", 3, time.Minute)
 		var reservations []string
 		for range 3 {
@@ -102,7 +102,7 @@ var reservationCases = []testCase{
 			f.Errorf("retry after %v, want %v", got, want)
 		}
 	}},
-	{name: "a late never-sent gives nothing back twice", run: func(f *fixture) {
+	{name: "a late settle as never sent does not return units twice", run: func(f *fixture) {
 		l := limitOf("b", 1, short)
 		grant := f.granted(l)
 		f.Sleep(short + short/2)
@@ -110,7 +110,7 @@ var reservationCases = []testCase{
 		f.settle(grant.Reservation.ID, store.NeverSent, true)
 		f.refused(l)
 	}},
-	{name: "a reservation from before a reset gives nothing back", run: func(f *fixture) {
+	{name: "a reservation from before a reset returns nothing", run: func(f *fixture) {
 		l, large := limitOf("b", 2, long), limitOf("large", 2000, long)
 		grant := f.granted(l, withCost(1000, large))
 		for _, name := range []string{"b", "large"} {
@@ -122,7 +122,7 @@ var reservationCases = []testCase{
 		f.settle(grant.Reservation.ID, store.NeverSent, true)
 		f.wantRemaining(0, l, large)
 	}},
-	{name: "a reservation that is not settled expires, and what it took is spent", run: func(f *fixture) {
+	{name: "a reservation that is not settled expires, and its units are spent", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
 		r := store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Second}
 		grant, err := f.store.Reserve(f.Context(), r)
@@ -135,7 +135,7 @@ var reservationCases = []testCase{
 		f.Sleep(time.Second + f.Tick)
 		f.settle(grant.Reservation.ID, store.NeverSent, false)
 		if result, err := f.store.Reserve(f.Context(), r); result.Granted || err != nil {
-			f.Errorf("its key still works: %+v %v", result, err)
+			f.Errorf("its key is still accepted: %+v %v", result, err)
 		}
 		f.wantRemaining(0, l)
 	}},

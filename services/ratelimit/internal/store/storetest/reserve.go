@@ -49,7 +49,7 @@ var reserveCases = []testCase{
 			f.Errorf("refused with %+v", result)
 		}
 	}},
-	{name: "a cost above the max never fits, and comes before any wait", run: func(f *fixture) {
+	{name: "a cost above the max never fits, and is reported before any wait", run: func(f *fixture) {
 		a, b, c := limitOf("a", 1, long), withCost(4, limitOf("b", 3, time.Second)), withCost(9, limitOf("c", 3, long))
 		f.granted(a)
 		result := f.refused(a, b, c)
@@ -60,7 +60,7 @@ var reserveCases = []testCase{
 			f.Errorf("a max of zero: %+v", result)
 		}
 	}},
-	{name: "costs above one are taken whole", run: func(f *fixture) {
+	{name: "a cost above one takes all of its units", run: func(f *fixture) {
 		l := limitOf("b", 10, long)
 		f.granted(withCost(7, l))
 		if result := f.refused(withCost(4, l)); result.Remaining[0] != 3 {

@@ -98,7 +98,7 @@ func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Result {
 func (f *fixture) check(a store.Result, limits int) {
 	f.Helper()
 	if len(a.Remaining) != limits || a.Limit < 0 || a.Limit >= limits {
-		f.Fatalf("an result about %d limits names %d and has %d remaining", limits, a.Limit, len(a.Remaining))
+		f.Fatalf("a result about %d limits names %d and has %d remaining", limits, a.Limit, len(a.Remaining))
 	}
 	for i, left := range a.Remaining {
 		if left < 0 {

@@ -7,7 +7,7 @@ import (
 )
 
 var waitCases = []testCase{
-	{name: "after its retry time a reservation fits", run: func(f *fixture) {
+	{name: "after its retry time, a reservation fits", run: func(f *fixture) {
 		for _, most := range []int64{3, 256, 257, 5000} {
 			a, b := limitOf("a", most, short), limitOf("b", most, short/2)
 			for range 3 {
@@ -20,7 +20,7 @@ var waitCases = []testCase{
 			f.Sleep(2 * short)
 		}
 	}},
-	{name: "a millisecond before its retry time it does not fit", exact: true, run: func(f *fixture) {
+	{name: "a millisecond before its retry time, a reservation does not fit", exact: true, run: func(f *fixture) {
 		l := limitOf("b", 2, time.Minute)
 		f.granted(l)
 		f.Sleep(100*time.Millisecond + 300*time.Microsecond)
@@ -33,7 +33,7 @@ var waitCases = []testCase{
 			f.granted(l)
 		}
 	}},
-	{name: "a large max waits truthfully too", exact: true, run: func(f *fixture) {
+	{name: "a large max reports a correct wait, too", exact: true, run: func(f *fixture) {
 		l := limitOf("b", 1000, time.Minute)
 		f.Sleep(1234567 * time.Nanosecond)
 		for i := range int64(20) {
@@ -48,7 +48,7 @@ var waitCases = []testCase{
 			f.granted(withCost(500, l))
 		}
 	}},
-	{name: "the stretch is closed: one window later is too early, a tick more is not", exact: true, run: func(f *fixture) {
+	{name: "the window is closed: exactly one window later is too early, and a tick more is not", exact: true, run: func(f *fixture) {
 		l := limitOf("b", 1, time.Minute)
 		f.granted(l)
 		f.Sleep(time.Minute)
@@ -58,7 +58,7 @@ var waitCases = []testCase{
 		f.Sleep(f.Tick)
 		f.granted(l)
 	}},
-	{name: "it slides: no burst across an edge", exact: true, run: func(f *fixture) {
+	{name: "the window slides: no burst across an edge", exact: true, run: func(f *fixture) {
 		l := limitOf("b", 10, time.Minute)
 		f.Sleep(59 * time.Second)
 		for range 10 {
