@@ -97,7 +97,7 @@ func TestSecrets_ProblemsNameTheKey(t *testing.T) {
 		`{commands: {"a b": {command: [x]}}}`:                                                       `"a b" is not a name`,
 		`{commands: {a: {}}}`:                                                                       "secrets.commands.a.command: is empty",
 		`{commands: {a: {command: [""]}}}`:                                                          "secrets.commands.a.command: is empty",
-		`{commands: {a: {command: [x, "${env:A}"]}}}`:                                               "${env:A} is not replaced here",
+		`{commands: {a: {command: [x, "${env:A}"]}}}`:                                               "${env:A} is not resolved here",
 		`{commands: {a: {command: [x], timeout: 500ms}}}`:                                           "is not between 1s and 1m0s",
 		`{commands: {a: {command: [x], timeout: 2m}}}`:                                              "is not between 1s and 1m0s",
 		`{vault: {token: x}}`:                                                                       "secrets.vault.address: is missing",
