@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/oauthtest"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
@@ -68,7 +69,7 @@ func (p *process) ask(ctx context.Context) (*identityv1.GetAccessTokenResponse, 
 
 func (p *process) signIn(t *testing.T, at *oauthtest.Server) {
 	t.Helper()
-	if err := p.client.SignIn(t.Context(), at, p.server, "ana"); err != nil {
+	if err := p.client.SignIn(t.Context(), at, p.server, principal.Key{Tenant: "default", Subject: "ana"}); err != nil {
 		t.Fatal(err)
 	}
 }

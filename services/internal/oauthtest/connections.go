@@ -10,6 +10,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // redirect is the redirect URI of sign-ins.
@@ -49,9 +50,9 @@ func (c *Connections) GetAccessToken(ctx context.Context, req *identityv1.GetAcc
 	return c.server.GetAccessToken(authn.WithCaller(ctx, &authn.Caller{Role: authv1.Role_ROLE_GATEWAY}), req)
 }
 
-// SignIn signs a person of the tenant "default" in at a server of the mesh.
-func (c *Connections) SignIn(ctx context.Context, at *Server, name, person string) error {
-	ctx = authn.WithCaller(ctx, &authn.Caller{Person: &identityv1.Principal{Tenant: authn.HomeTenant, Subject: person, Role: authv1.TokenRole_TOKEN_ROLE_OPERATOR}})
+// SignIn signs a person in at a server of the mesh.
+func (c *Connections) SignIn(ctx context.Context, at *Server, name string, person principal.Key) error {
+	ctx = authn.WithCaller(ctx, &authn.Caller{Person: &identityv1.Principal{Tenant: person.Tenant, Subject: person.Subject, Role: authv1.TokenRole_TOKEN_ROLE_OPERATOR}})
 	begun, err := c.server.StartConnection(ctx, &identityv1.StartConnectionRequest{Server: name, RedirectUri: redirect})
 	if err != nil {
 		return fmt.Errorf("start the sign-in: %w", err)

@@ -68,6 +68,8 @@ type Server struct {
 	Life time.Duration
 	// Grace is how long a used refresh token is accepted again.
 	Grace time.Duration
+	// EndsAccessTokens is true if the earlier access tokens of a grant end when it is refreshed.
+	EndsAccessTokens bool
 
 	mu        sync.Mutex
 	challenge string
@@ -248,6 +250,11 @@ func (s *Server) issue(w http.ResponseWriter, of *grant) {
 		s.access, s.refresh = make(map[string]*accessToken), make(map[string]*refreshToken)
 	}
 	s.issued++
+	for _, old := range s.access {
+		if s.EndsAccessTokens && old.of == of {
+			old.expires = time.Time{}
+		}
+	}
 	access, refresh := fmt.Sprintf("access-token-%d", s.issued), fmt.Sprintf("refresh-token-%d", s.issued)
 	s.access[access] = &accessToken{of: of, expires: time.Now().Add(s.Life)}
 	s.refresh[refresh] = &refreshToken{of: of}
