@@ -27,9 +27,8 @@ const (
 	// rotatedLife is the lifetime of access tokens in the tests of rotation. The tokens are refreshed rotatedBefore before
 	// their expiry.
 	rotatedLife, rotatedBefore = 5 * time.Minute, 30 * time.Second
-	// leaseTime is how long a killed replica blocks the refresh of its connections. leaseDelay is how long after the end of
-	// a lease another replica notices the end.
-	leaseTime, leaseDelay = 30 * time.Second, 200 * time.Millisecond
+	// leaseTime is how long a killed replica blocks the refresh of its connections.
+	leaseTime = 30 * time.Second
 	// gatewayPatience is how long a gateway waits for a token.
 	gatewayPatience = 45 * time.Second
 )

@@ -70,6 +70,8 @@ type Server struct {
 	Grace time.Duration
 	// EndsAccessTokens is true if the earlier access tokens of a grant end when it is refreshed.
 	EndsAccessTokens bool
+	// Now is the clock of the server. The default is time.Now.
+	Now func() time.Time
 
 	mu        sync.Mutex
 	challenge string
@@ -108,6 +110,13 @@ func (s *Server) Authorize(page string) (code string, err error) {
 	return fmt.Sprintf("code-%d", s.codes), nil
 }
 
+func (s *Server) now() time.Time {
+	if s.Now != nil {
+		return s.Now()
+	}
+	return time.Now()
+}
+
 // Logins returns how many authorization codes were exchanged for tokens.
 func (s *Server) Logins() int {
 	s.mu.Lock()
@@ -127,7 +136,7 @@ func (s *Server) Accepts(token string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found := s.access[token]
-	return found != nil && !found.of.ended && time.Now().Before(found.expires)
+	return found != nil && !found.of.ended && s.now().Before(found.expires)
 }
 
 // Transport returns a transport for requests to the server. hook may be nil.
@@ -226,7 +235,7 @@ func (s *Server) exchange(w http.ResponseWriter, form url.Values) {
 func (s *Server) rotate(w http.ResponseWriter, token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, found := time.Now(), s.refresh[token]
+	now, found := s.now(), s.refresh[token]
 	use := Use{Token: token, Time: now, IsReuse: found != nil && !found.used.IsZero()}
 	switch {
 	case found == nil:
@@ -256,7 +265,7 @@ func (s *Server) issue(w http.ResponseWriter, of *grant) {
 		}
 	}
 	access, refresh := fmt.Sprintf("access-token-%d", s.issued), fmt.Sprintf("refresh-token-%d", s.issued)
-	s.access[access] = &accessToken{of: of, expires: time.Now().Add(s.Life)}
+	s.access[access] = &accessToken{of: of, expires: s.now().Add(s.Life)}
 	s.refresh[refresh] = &refreshToken{of: of}
 	answer(w, http.StatusOK, map[string]any{
 		"access_token": access, "refresh_token": refresh, "token_type": "Bearer", "expires_in": int(s.Life.Seconds()), "scope": "read",
