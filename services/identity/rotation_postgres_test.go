@@ -22,15 +22,16 @@ func TestRotation_CrashesOfAReplicaWithPostgres(t *testing.T) {
 	t.Parallel()
 	source := sqlstoretest.Postgres(t)
 	importedStore(t, source)
-	var killed sync.WaitGroup // killed replicas that try to store their tokens
+	killed := new(sync.WaitGroup) // killed replicas that try to store their tokens
+	t.Cleanup(killed.Wait)
 	for name, point := range crashPoints {
 		for seed := range uint64(10) {
 			t.Run(fmt.Sprintf("%s %d", name, seed), func(t *testing.T) {
-				runPostgresCrash(t, source, newCrash(point, seed), fmt.Sprintf("wiki-%d-%d", point, seed), &killed)
+				t.Parallel()
+				runPostgresCrash(t, source, newCrash(point, seed), fmt.Sprintf("wiki-%d-%d", point, seed), killed)
 			})
 		}
 	}
-	killed.Wait()
 }
 
 // runPostgresCrash runs one crash with PostgreSQL. The connection at the given server must be used by no other test.
