@@ -21,10 +21,10 @@ const (
 	origin = "https://wiki.example.com"
 	// URL is the MCP endpoint of the server.
 	URL = origin + "/mcp"
-	// Limited is the status of a server that receives too many requests. Its response has the header Retry-After.
-	Limited = StatusError(http.StatusTooManyRequests)
-	// Away is the status of a server that is unavailable.
-	Away = StatusError(http.StatusServiceUnavailable)
+	// ErrLimited is the status of a server that receives too many requests. Its response has the header Retry-After.
+	ErrLimited = StatusError(http.StatusTooManyRequests)
+	// ErrAway is the status of a server that is unavailable.
+	ErrAway = StatusError(http.StatusServiceUnavailable)
 )
 
 // ErrClosed means that the connection was closed before the response arrived.
