@@ -82,7 +82,7 @@ SEQUENTIAL := approval/internal/lifecycle approval/internal/view bench/cmd/bench
 # The tests in these packages whose names contain Seeded, EveryByte or Thousands check only a tenth of their cases with
 # the race detector, and all cases without it. They call norace.Some, which says how many; a test of internal/arch checks
 # that.
-SEEDED := internal/journal policy
+SEEDED := gateway/internal/accesstoken identity internal/journal policy
 BUILT := -vet=off -ldflags=-w
 SLOTS := -p 4 -exec "$(CURDIR)/services/e2e/test-slot.sh $(CURDIR)/.cache/test-slots"
 

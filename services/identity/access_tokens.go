@@ -23,8 +23,9 @@ const (
 	// minTokenAge is how old an access token must be before it is refreshed because the server has refused it. Without
 	// this minimum, a server that refuses every token would cause one refresh for each call.
 	minTokenAge = time.Minute
-	// refreshLease is how long a replica has the exclusive right to refresh a connection. The lease is longer than
-	// refreshTimeout, so that two replicas never use the same refresh token.
+	// refreshLease is how long a replica has the exclusive right to refresh a connection. refreshTimeout is how long after
+	// the replica has asked for the lease the authorization server may answer. It is shorter than the lease, even if the
+	// response of the store was late, so that two replicas never use the same refresh token.
 	refreshLease   = 30 * time.Second
 	refreshTimeout = 10 * time.Second
 	// refreshPause is the minimum time between a failed refresh and the next one.
@@ -222,6 +223,7 @@ func (c connections) refresh(ctx context.Context, at account, of *store.Connecti
 	if granted.RefreshToken == "" {
 		return nil, c.endConnection(ctx, of, "the access token has expired, and the authorization server has issued no refresh token")
 	}
+	asked := time.Now()
 	now, begun, err := c.store.BeginRefresh(ctx, of.Key, of.Generation, c.replica, refreshLease)
 	switch {
 	case err != nil:
@@ -230,8 +232,11 @@ func (c connections) refresh(ctx context.Context, at account, of *store.Connecti
 		return nil, fmt.Errorf("%w: %s", errRefreshFailed, now.Problem)
 	case !begun:
 		return nil, errRefreshPending
+	case time.Since(asked) >= refreshTimeout:
+		c.deps.Log.WarnContext(ctx, "the store has answered so late that the access token of a server is not refreshed before the lease ends", "server", of.Server, "tenant", of.Tenant, "subject", of.Person, "took", time.Since(asked), "lease", refreshLease)
+		return nil, errRefreshPending
 	}
-	answer, err := c.requestRefresh(ctx, of.Server, granted)
+	answer, err := c.requestRefresh(ctx, of.Server, granted, asked.Add(refreshTimeout))
 	if err != nil {
 		c.failRefresh(ctx, of, err)
 		return nil, err
@@ -249,9 +254,10 @@ func (c connections) refresh(ctx context.Context, at account, of *store.Connecti
 	return c.saveRefresh(ctx, at, &next, &renewed)
 }
 
-// requestRefresh requests new tokens with the refresh token (RFC 6749, section 6). It sends only one request.
-func (c connections) requestRefresh(ctx context.Context, name string, granted *grant) (*oauth2.Token, error) {
-	ctx, cancel := context.WithTimeout(ctx, refreshTimeout)
+// requestRefresh requests new tokens with the refresh token (RFC 6749, section 6). It sends only one request, and waits
+// for the response until the given time.
+func (c connections) requestRefresh(ctx context.Context, name string, granted *grant, until time.Time) (*oauth2.Token, error) {
+	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	ctx, end, err := c.oauthContext(ctx, name)
 	if err != nil {

@@ -165,7 +165,11 @@ func (c connections) start(ctx context.Context, req *identityv1.StartConnectionR
 	if !isLoopbackRedirect(req.GetRedirectUri()) {
 		return nil, fmt.Errorf("%w: the redirect URI is not http on 127.0.0.1 or ::1 (RFC 8252, section 7.3)", errCodeRefused)
 	}
-	client, err := newOAuthClient(ctx, of, req.GetRedirectUri())
+	requests, err := c.httpClient(&of)
+	if err != nil {
+		return nil, err
+	}
+	client, err := newOAuthClient(ctx, requests, of, req.GetRedirectUri())
 	if err != nil {
 		return nil, err
 	}
@@ -280,11 +284,21 @@ func (c connections) oauthContext(ctx context.Context, name string) (context.Con
 	if err != nil {
 		return nil, nil, err
 	}
-	client, err := of.httpClient()
+	client, err := c.httpClient(&of)
 	if err != nil {
 		return nil, nil, err
 	}
 	return context.WithValue(ctx, oauth2.HTTPClient, client), client.CloseIdleConnections, nil
+}
+
+// httpClient returns a client for requests to a server and to its authorization server. It uses [Deps.Transport] if
+// there is one.
+func (c connections) httpClient(of *OAuthServer) (*http.Client, error) {
+	client, err := of.httpClient()
+	if err == nil && c.deps.Transport != nil {
+		client.Transport = c.deps.Transport
+	}
+	return client, err
 }
 
 // checkTokenAnswer refuses tokens that the gateway can't send. An expiry that is less than minLife away counts as

@@ -136,12 +136,9 @@ func (s *OAuthServer) update(client *oauthClient) error {
 }
 
 // newOAuthClient returns an OAuth client for a server. It discovers the authorization server of the server, and
-// registers a client there if none is configured.
-func newOAuthClient(ctx context.Context, of OAuthServer, redirect string) (*oauthClient, error) {
-	client, err := of.httpClient()
-	if err != nil {
-		return nil, err
-	}
+// registers a client there if none is configured. Its requests use the given HTTP client, whose idle connections it
+// closes.
+func newOAuthClient(ctx context.Context, client *http.Client, of OAuthServer, redirect string) (*oauthClient, error) {
 	defer client.CloseIdleConnections()
 	challenge, err := of.challenge(ctx, client)
 	if err != nil {

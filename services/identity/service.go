@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +27,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Deps contains the dependencies of a [Service]. All fields except Reload are required.
+// Deps contains the dependencies of a [Service]. All fields except Reload and Transport are required.
 type Deps struct {
 	// Tokens receives the configured tokens and the stored tokens.
 	Tokens *authn.Tokens
@@ -38,6 +39,9 @@ type Deps struct {
 	Log *slog.Logger
 	// Reload reads the tokens, groups and issuers of the configuration again. If Reload is nil, they don't change.
 	Reload func() (Identities, error)
+	// Transport sends the requests to the servers at which the mesh signs in, and to their authorization servers. Tests set
+	// it. If Transport is nil, the requests are sent over the network, and the addresses are checked.
+	Transport http.RoundTripper
 }
 
 func (d *Deps) check() error {

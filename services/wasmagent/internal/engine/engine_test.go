@@ -160,8 +160,8 @@ func TestStep_FaultEndsOnlyItsGuest(t *testing.T) {
 		"W2 a stack without end": {
 			guesttest.HandMade{Step: guesttest.Concat(guesttest.I32(1), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(0, 0)), More: []guesttest.Code{{0x20, 0, 0x10, 3, 0x10, 3}}}, engine.ErrTrap, "stack overflow",
 		},
-		"W8 an answer behind the end": {guesttest.HandMade{Step: guesttest.Answer(1<<16-1, 2)}, engine.ErrTrap, "behind the end"},
-		"W8 memory behind the end":    {guesttest.HandMade{Alloc: guesttest.I32(-1)}, engine.ErrTrap, "behind the end"},
+		"W8 an answer behind the end": {guesttest.HandMade{Step: guesttest.Answer(1<<16-1, 2)}, engine.ErrTrap, "beyond the end"},
+		"W8 memory behind the end":    {guesttest.HandMade{Alloc: guesttest.I32(-1)}, engine.ErrTrap, "beyond the end"},
 		"W9 a flood of output":        {guesttest.HandMade{Step: guesttest.Answer(0, 2<<20)}, engine.ErrTrap, "2097152 bytes"},
 		"W11 a trap":                  {guesttest.HandMade{Step: guesttest.Code{0x00}}, engine.ErrTrap, "unreachable"},
 		"W11 no such memory":          {guesttest.HandMade{Step: guesttest.Concat(guesttest.I32(-4), guesttest.Code{0x29, 3, 0})}, engine.ErrTrap, "out of bounds"},
