@@ -20,9 +20,9 @@ const (
 )
 
 // prompt returns the parameter `prompt` for a sign-in at a server (OpenID Connect Core, section 3.1.2.1), or "" if it is
-// not sent. By default, a person has to consent to the use of her own account: without a page, she could connect the
-// account of another person with which her browser is signed in. Refresh tokens need her consent, too (section 11).
-// Authorization servers that do not know the parameter ignore it (RFC 6749, section 3.1).
+// not sent. By default, the authorization server asks for consent if each person uses a separate account. Otherwise a
+// person could connect another person's account with which the browser is signed in, and never see a page. Refresh
+// tokens need consent, too (section 11). Authorization servers that do not know the parameter ignore it (RFC 6749, section 3.1).
 func (s *OAuthServer) prompt(client *oauthClient) string {
 	switch {
 	case s.Prompt == config.PromptOmit:

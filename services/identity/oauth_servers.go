@@ -29,9 +29,9 @@ type OAuthServer struct {
 	// OmitResource is true if the parameter `resource` must not be sent.
 	OmitResource bool
 	// Prompt is the parameter `prompt` of the authorization request, or [config.PromptOmit]. If it is empty, the parameter
-	// is `consent` if each person uses her own account, or if a refresh token is requested.
+	// is `consent` if each person uses a separate account, or if a refresh token is requested.
 	Prompt string
-	// ForEachPerson is true if each person uses her own account. Otherwise all callers use the same account.
+	// ForEachPerson is true if each person uses a separate account. Otherwise all callers use the same account.
 	ForEachPerson bool
 }
 

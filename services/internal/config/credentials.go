@@ -10,8 +10,8 @@ import (
 // Credentials says how the mesh signs in at a server over HTTP.
 type Credentials struct {
 	// As is `shared` or `person`. With `shared`, all callers use the same account of the server, and an operator signs in
-	// with `sluice connect`. With `person`, each person signs in with `sluice connect`, and her agents use her account.
-	// Required.
+	// with `sluice connect`. With `person`, each person signs in with `sluice connect`, and the person's agents use this
+	// account. Required.
 	As string `yaml:"as"`
 	// OAuth says how the mesh gets access tokens. Required.
 	OAuth *ServerOAuth `yaml:"oauth"`
@@ -53,7 +53,7 @@ const (
 	AsPerson = "person"
 )
 
-// ForEachPerson reports whether each person uses her own account of the server.
+// ForEachPerson reports whether each person uses a separate account of the server.
 func (c *Credentials) ForEachPerson() bool { return c != nil && c.As == AsPerson }
 
 // maxServerScopes is the maximum number of scopes that a server's configuration may contain.

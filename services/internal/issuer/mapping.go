@@ -186,8 +186,9 @@ func (i *issuer) setTenant(claims object, p *identityv1.Principal, t *trace) *Re
 	return nil
 }
 
-// setSubject sets the subject, the owner, and the person, who is the owner, because the issuer names her. A subject with the claim /email needs an email address that the issuer has
-// verified, because people could otherwise enter the address of another person.
+// setSubject sets the subject, the owner and the person. The person is the owner, because the issuer names the owner. A
+// subject with the claim /email needs an email address that the issuer has verified. Otherwise people could enter the
+// address of another person.
 func (i *issuer) setSubject(claims object, p *identityv1.Principal, t *trace) *Refusal {
 	var refusal *Refusal
 	if p.Subject, refusal = i.subject.execute(claims); refusal != nil {

@@ -409,7 +409,7 @@ type Connection struct {
 	Problem string `protobuf:"bytes,10,opt,name=problem,proto3" json:"problem,omitempty"`
 	// Person whose account the connection uses. It is absent for an account that belongs to no person.
 	Person *Person `protobuf:"bytes,11,opt,name=person,proto3" json:"person,omitempty"`
-	// Whether the account is used only to list the tools of a server at which each person uses her own account.
+	// Whether the account is used only to list the tools of a server at which each person uses a separate account.
 	ForDiscovery bool `protobuf:"varint,12,opt,name=for_discovery,json=forDiscovery,proto3" json:"for_discovery,omitempty"`
 	// Name of the account at the server: preferred_username, email or sub of the ID token, at most 256 bytes. The
 	// authorization server has chosen it. It is empty if the authorization server has issued no ID token at the sign-in,

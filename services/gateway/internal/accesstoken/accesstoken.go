@@ -81,7 +81,7 @@ type Account struct {
 	// Person is the person to whom the account belongs. The tokens must not be used for any other person. Person is the
 	// zero key if the account belongs to no person.
 	Person principal.Key
-	// ForDiscovery is true if the account is used only to list the tools of a server at which each person uses her own
+	// ForDiscovery is true if the account is used only to list the tools of a server at which each person uses a separate
 	// account.
 	ForDiscovery bool
 }
@@ -271,7 +271,7 @@ func (s *Source) cause(err error) error {
 		out.RetryAfter = failurePause
 	}
 	if out.OfPerson = s.IsOfPerson(); out.OfPerson {
-		out.Detail = "" // it is about her account, which only she and operators may read about
+		out.Detail = "" // only the person and operators may read about the account
 	}
 	return out
 }

@@ -30,7 +30,7 @@ const (
 type Server struct {
 	// Transport is the name of the transport, which is http, stdio or grpc.
 	Transport string
-	// ForEachPerson is true if each person uses her own account of the server.
+	// ForEachPerson is true if each person uses a separate account of the server.
 	ForEachPerson bool
 	// Open answers the requests that open clients' sessions.
 	Open func(upstream.Request) (upstream.Answer, error)

@@ -48,7 +48,8 @@ var (
 // Token is a token that an operator has created, or a session of a person.
 type Token struct {
 	Name, Tenant, Subject, Agent, Owner string
-	// UsesConnections is true if the owner has created the token and lets the agent use her connections to servers.
+	// UsesConnections is true if the owner has created the token, and lets the agent use the owner's connections to
+	// servers.
 	UsesConnections bool
 	Groups          []string
 	// Role is the role of the holder. Issuer and IssuerURL are the name and the URL of the issuer at which the person has

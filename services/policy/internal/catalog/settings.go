@@ -20,7 +20,7 @@ type Settings struct {
 	Mode Mode
 	// Trusted is true if the annotations of the server's tools are trusted.
 	Trusted bool
-	// ForEachPerson is true if each person uses her own account of the server. Definitions that the server sends to the
+	// ForEachPerson is true if each person uses a separate account of the server. Definitions that the server sends to the
 	// account of a person are then not stored, because they can contain data of this person.
 	ForEachPerson bool
 }
