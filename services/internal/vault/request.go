@@ -102,7 +102,7 @@ func (c *Client) send(ctx context.Context, method, path string, body map[string]
 	if err != nil {
 		return nil, fmt.Errorf("the server does not answer: %w", err)
 	}
-	defer resp.Body.Close()
+	defer resp.Body.Close() //nolint:errcheck // the body was read, or its error is returned
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
 	switch {
 	case err != nil:
