@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 
+	"google.golang.org/grpc"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
@@ -27,46 +28,25 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 		server.Embedded = name
 		cfg.Servers[name] = server
 	}
-	policy, err := mesh.Conn(authv1.Role_ROLE_POLICY)
-	if err != nil {
-		return nil, err
-	}
-	limiter, err := mesh.Conn(authv1.Role_ROLE_RATELIMIT)
-	if err != nil {
-		return nil, err
-	}
-	approvals, err := mesh.Conn(authv1.Role_ROLE_APPROVAL)
-	if err != nil {
-		return nil, err
-	}
-	agents, err := mesh.Conn(authv1.Role_ROLE_WASMAGENT)
-	if err != nil {
-		return nil, err
-	}
-	issuers, err := mesh.Conn(authv1.Role_ROLE_IDENTITY)
-	if err != nil {
-		return nil, err
-	}
-	identity := identityv1.NewIdentityServiceClient(issuers)
-	mesh.Tokens.AskForKeys(func(ctx context.Context, issuer string) ([]byte, error) {
-		resp, err := identity.ReportUnknownKey(ctx, &identityv1.ReportUnknownKeyRequest{Issuer: issuer})
-		if err != nil {
-			mesh.Log.WarnContext(ctx, "the new keys of an issuer could not be requested", "issuer", issuer, "error", err)
+	conns := make(map[authv1.Role]grpc.ClientConnInterface)
+	for _, role := range []authv1.Role{authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_IDENTITY} {
+		if conns[role], err = mesh.Conn(role); err != nil {
+			return nil, err
 		}
-		return resp.GetKeysSha256(), err
-	})
+	}
+	requestKeys(mesh, identityv1.NewIdentityServiceClient(conns[authv1.Role_ROLE_IDENTITY]))
 	peers, err := healthClients(mesh)
 	if err != nil {
 		return nil, err
 	}
 	return New(ctx, cfg, Deps{
 		Tokens:      mesh.Tokens,
-		Policy:      policyv1.NewPolicyServiceClient(policy),
-		Catalogue:   policyv1.NewCatalogServiceClient(policy),
-		RateLimit:   ratelimitv1.NewRateLimitServiceClient(limiter),
-		Approval:    approvalv1.NewApprovalServiceClient(approvals),
-		Connections: identityv1.NewConnectionServiceClient(issuers),
-		Agents:      agents,
+		Policy:      policyv1.NewPolicyServiceClient(conns[authv1.Role_ROLE_POLICY]),
+		Catalogue:   policyv1.NewCatalogServiceClient(conns[authv1.Role_ROLE_POLICY]),
+		RateLimit:   ratelimitv1.NewRateLimitServiceClient(conns[authv1.Role_ROLE_RATELIMIT]),
+		Approval:    approvalv1.NewApprovalServiceClient(conns[authv1.Role_ROLE_APPROVAL]),
+		Connections: identityv1.NewConnectionServiceClient(conns[authv1.Role_ROLE_IDENTITY]),
+		Agents:      conns[authv1.Role_ROLE_WASMAGENT],
 		Peers:       peers,
 		Meter:       mesh.Telemetry.Meters.Meter("github.com/sluice-mesh/sluice/services/gateway"),
 		Tracer:      mesh.Telemetry.Provider.Tracer("github.com/sluice-mesh/sluice/services/gateway"),
@@ -93,4 +73,15 @@ func healthClients(mesh app.Mesh) (map[string]healthv1.HealthClient, error) {
 		peers[authn.RoleName(role)] = healthv1.NewHealthClient(conn)
 	}
 	return peers, nil
+}
+
+// requestKeys makes the gateway request the keys of an issuer from the identity service when a JWT names an unknown key.
+func requestKeys(mesh app.Mesh, identity identityv1.IdentityServiceClient) {
+	mesh.Tokens.AskForKeys(func(ctx context.Context, issuer string) ([]byte, error) {
+		resp, err := identity.ReportUnknownKey(ctx, &identityv1.ReportUnknownKeyRequest{Issuer: issuer})
+		if err != nil {
+			mesh.Log.WarnContext(ctx, "the new keys of an issuer could not be requested", "issuer", issuer, "error", err)
+		}
+		return resp.GetKeysSha256(), err
+	})
 }

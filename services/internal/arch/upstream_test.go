@@ -19,7 +19,7 @@ const (
 // that may use the name, as prefixes of their paths. Tests and the package itself may always use the name.
 var reachingNames = map[string]map[string][]string{
 	module + upstream: {
-		"Transport": {"gateway/gateway.go"},            // configures the connection to each server
+		"Transport": {"gateway/transports.go"},         // configures the connection to each server
 		"Conn":      {"gateway/internal/gatewaytest/"}, // the servers of tests
 		"Request{":  {forwards},
 	},
@@ -68,7 +68,7 @@ func TestUpstream_IsReachedOnlyThroughItsPackage(t *testing.T) {
 			return true
 		})
 	})
-	for _, file := range []string{forwards, replies, "gateway/gateway.go", "gateway/internal/httpclient/dial.go", upstream + "/streamable/streamable.go"} {
+	for _, file := range []string{forwards, replies, "gateway/transports.go", "gateway/internal/httpclient/dial.go", upstream + "/streamable/streamable.go"} {
 		if !said[file] {
 			t.Errorf("%s does not reach a server any more: change this test", file)
 		}

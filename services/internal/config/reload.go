@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"reflect"
 	"slices"
 )
 
@@ -15,7 +16,8 @@ func (f *File) AddToken(t Token) {
 }
 
 // Reloader returns a function that reads the file again. The function must not be called concurrently. It parses the
-// content only if the content has changed. read returns the content of the file. If read is nil, the returned function
+// content only if the content has changed. If `secrets` has not changed, the results of commands and of Vault are used
+// again. read returns the content of the file. If read is nil, the returned function
 // reads the file itself. Reloader returns nil if f was not read from a file.
 func (f *File) Reloader(read func() ([]byte, error), env Env) func() (*File, error) {
 	if f.path == "" {
@@ -38,6 +40,9 @@ func (f *File) Reloader(read func() ([]byte, error), env Env) func() (*File, err
 		next, err := Parse(f.path, raw, env)
 		if err != nil {
 			return nil, err
+		}
+		if reflect.DeepEqual(next.Secrets, f.Secrets) { // no command runs again, and no person is asked again
+			next.sources = f.sources
 		}
 		for _, t := range added {
 			replaces := func(other Token) bool { return other.Role == t.Role || other.Name == t.Name }

@@ -43,6 +43,38 @@ func TestSecret_ResolvesCommands(t *testing.T) {
 	}
 }
 
+// The file changes. A command runs again only if `secrets` has changed.
+func TestSecret_CommandsRunAgainOnlyAfterAChangeOfSecrets(t *testing.T) {
+	t.Parallel()
+	const secrets = `{commands: {token: {command: [sh, -c, "echo run >>runs; echo x"]}}}`
+	f := withSecrets(t, secrets)
+	reload := f.Reloader(nil, noEnv)
+	for _, c := range []struct {
+		text string
+		runs string
+	}{
+		{"secrets: " + secrets + "\n", "run\n"},
+		{"secrets: " + secrets + "\ngroups: {ops: [ana]}\n", "run\n"},
+		{"secrets: {commands: {token: {command: [sh, -c, \"echo other >>runs; echo x\"]}}}\n", "run\nother\n"},
+	} {
+		if err := os.WriteFile(f.Name(), []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []func() (*config.File, error){func() (*config.File, error) { return f, nil }, reload} {
+			now, err := file()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := config.Secret("${cmd:token}").Resolve(now, noEnv); err != nil || got != "x" {
+				t.Errorf("%q, %v", got, err)
+			}
+		}
+		if runs, err := os.ReadFile(f.Path("runs")); err != nil || string(runs) != c.runs {
+			t.Errorf("after %q, the commands have run: %q, %v", c.text, runs, err)
+		}
+	}
+}
+
 // A program that only reads the configuration runs no commands and calls no server.
 func TestSecret_ResolveLocalRunsNothing(t *testing.T) {
 	t.Parallel()

@@ -107,11 +107,8 @@ func (c *Client) Read(ctx context.Context, ref Reference) (string, error) {
 	defer cancel()
 	fields, ok := c.read[ref.dataURL()]
 	if !ok {
-		if err := c.signIn(ctx); err != nil {
-			return "", err
-		}
 		var err error
-		if fields, err = c.readSecret(ctx, ref); err != nil {
+		if fields, err = c.readSignedIn(ctx, ref); err != nil {
 			return "", err
 		}
 		c.read[ref.dataURL()] = fields
@@ -124,6 +121,24 @@ func (c *Client) Read(ctx context.Context, ref Reference) (string, error) {
 		return text, nil
 	}
 	return "", fmt.Errorf("the field %q of the secret %s/%s of Vault is not a text, or it is empty", ref.Field, ref.Mount, ref.Path)
+}
+
+// readSignedIn returns the fields of a secret. If Vault refuses a token of an earlier login, which may have expired, it
+// signs in again.
+func (c *Client) readSignedIn(ctx context.Context, ref Reference) (map[string]any, error) {
+	isOld := c.token != "" && c.config.Token == ""
+	if err := c.signIn(ctx); err != nil {
+		return nil, err
+	}
+	fields, err := c.readSecret(ctx, ref)
+	if refused := (*statusError)(nil); !isOld || !errors.As(err, &refused) || refused.status != http.StatusForbidden {
+		return fields, err
+	}
+	c.token = ""
+	if err := c.signIn(ctx); err != nil {
+		return nil, err
+	}
+	return c.readSecret(ctx, ref)
 }
 
 // signIn gets a token unless the client has one.

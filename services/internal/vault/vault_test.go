@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,8 @@ type fake struct {
 	requests []string
 	// failures are sent before other responses.
 	failures []failure
+	// expired contains tokens that are no longer valid.
+	expired []string
 }
 
 // failure is a response with an error.
@@ -43,13 +46,13 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewDecoder(r.Body).Decode(&body) // requests for secrets have no body
 	switch path := r.URL.EscapedPath(); {
 	case path == "/v1/auth/approle/login" && body["role_id"] == "role" && body["secret_id"] == "id":
-		fmt.Fprint(w, `{"auth":{"client_token":"hvs.of-approle","lease_duration":3600}}`)
+		fmt.Fprintf(w, `{"auth":{"client_token":"hvs.of-approle-%d","lease_duration":3600}}`, len(f.expired))
 	case path == "/v1/auth/k8s/login" && body["role"] == "sluice" && body["jwt"] == "pod":
 		fmt.Fprint(w, `{"auth":{"client_token":"hvs.of-pod"}}`)
 	case strings.HasPrefix(path, "/v1/auth/"):
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprint(w, `{"errors":["invalid role or secret ID\u001b[2J"]}`)
-	case !strings.HasPrefix(r.Header.Get("X-Vault-Token"), "hvs."), r.Header.Get("X-Vault-Namespace") == "other":
+	case !strings.HasPrefix(r.Header.Get("X-Vault-Token"), "hvs."), slices.Contains(f.expired, r.Header.Get("X-Vault-Token")), r.Header.Get("X-Vault-Namespace") == "other":
 		w.WriteHeader(http.StatusForbidden)
 		fmt.Fprint(w, `{"errors":["permission denied"]}`)
 	default:
@@ -132,6 +135,25 @@ func TestRead_SignsInOnceAndReadsEachSecretOnce(t *testing.T) {
 				t.Errorf("there were %d requests instead of %d", n, want)
 			}
 		})
+	}
+}
+
+// A token of an earlier login has expired when another secret is read. The client signs in once more.
+func TestRead_SignsInAgainAfterTheTokenHasExpired(t *testing.T) {
+	t.Parallel()
+	server := new(fake)
+	client := newClient(t, server, vault.Config{Login: vault.Login{Mount: "approle", Body: map[string]string{"role_id": "role", "secret_id": "id"}}})
+	if _, err := read(t, client, "kv/team/github#token"); err != nil {
+		t.Fatal(err)
+	}
+	server.mu.Lock()
+	server.expired = append(server.expired, "hvs.of-approle-0")
+	server.mu.Unlock()
+	if got, err := read(t, client, "kv/with space/é?#token"); err != nil || got != "ghp_x" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if n := server.count(); n != 5 {
+		t.Errorf("there were %d requests instead of 5", n)
 	}
 }
 

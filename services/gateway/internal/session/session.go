@@ -5,7 +5,6 @@
 package session
 
 import (
-	"cmp"
 	"container/list"
 	"context"
 	"crypto/rand"
@@ -15,7 +14,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -134,15 +132,6 @@ type Client struct {
 	// Offer contains the client's capabilities that were declared to the server. The gateway checks the server's requests
 	// against these capabilities.
 	Offer question.Offer
-}
-
-// State is a snapshot of a session's state.
-type State struct {
-	*Session
-	// LastUsed is when the session was last used.
-	LastUsed time.Time
-	// InFlight is how many requests are in flight.
-	InFlight int
 }
 
 // account is the key of a quota for sessions. It identifies either a principal together with the agents that it has
@@ -430,40 +419,6 @@ func (s *Store) noteClosed(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moving.Release(&sess.Accounts, 1)
-}
-
-// List returns a tenant's sessions, most recently used first. Sessions that were last used at the same time are sorted
-// by digest.
-func (s *Store) List(tenant string) []State {
-	states := s.snapshot(tenant)
-	slices.SortFunc(states, func(a, b State) int {
-		return cmp.Or(b.LastUsed.Compare(a.LastUsed), cmp.Compare(a.Digest, b.Digest))
-	})
-	return states
-}
-
-func (s *Store) snapshot(tenant string) []State {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var out []State
-	for _, sess := range s.byID {
-		if sess.Key.Tenant == tenant {
-			out = append(out, State{Session: sess, LastUsed: sess.lastUsed, InFlight: sess.inFlight})
-		}
-	}
-	return out
-}
-
-// Len returns how many sessions are open. An aggregate session and its member sessions count as one.
-func (s *Store) Len() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, sess := range s.byID {
-		if sess.Hub == nil {
-			n++
-		}
-	}
-	return n
 }
 
 // Run closes idle sessions until ctx is cancelled. It then closes all sessions and waits until their servers have
