@@ -225,9 +225,6 @@ func (d *dayOfCalls) call(source *accesstoken.Source, latency time.Duration) {
 		d.refuse(err)
 		return
 	}
-	if !d.endsTokens && !d.server.Accepts(token.Text) {
-		d.Errorf("after %v, a call has a token that is not valid", time.Since(d.begun))
-	}
 	time.Sleep(latency) // meanwhile, a token can expire whose refresh has failed
 	if d.server.Accepts(token.Text) {
 		source.Accept(token)
@@ -294,6 +291,11 @@ func (d *dayOfCalls) check() {
 	d.Logf("%d calls, %d refused, %d sent again; %d refreshes, %d repeated, %d refused; %d sign-ins", d.calls, d.refused, d.resent, rotated, reused, refused, d.server.Logins())
 	if got := d.server.Logins(); got != d.logins || refused != d.logins-1 || reused > 0 && !d.isReusing || d.losing > 0 && reused == 0 {
 		d.Errorf("%d sign-ins, %d refused refresh tokens, %d accepted again", got, refused, reused)
+	}
+	// A token is used until its end if its refresh fails. The client measures this time from the response to the refresh,
+	// and the server from the request. Therefore few calls have a token that has just expired.
+	if !d.endsTokens && d.resent*1000 > d.calls {
+		d.Errorf("%d of %d calls had a token that was not valid", d.resent, d.calls)
 	}
 	if rotated < 11*d.hours || rotated > 14*d.hours {
 		d.Errorf("%d refreshes, want about one in five minutes", rotated)
