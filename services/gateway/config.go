@@ -71,6 +71,8 @@ type Config struct {
 	// Secrets are the mesh's own files and directories, which servers may never read. Documents are files and
 	// directories of the mesh that a server may read only if its configuration allows it. All paths are absolute.
 	Secrets, Documents []string
+	// SecretPrograms are the programs that print secrets, and their scripts. Servers may not change them.
+	SecretPrograms []string
 	// Version is the version of this program. It is written to journal records and returned by GetStatus.
 	Version string
 }
@@ -216,14 +218,15 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 
 		KeepDecisions: f.Decisions.Keep,
 
-		SessionIdle: f.Session.Idle,
-		MaxSessions: f.Session.MaxPerPrincipal,
-		Hold:        f.Approvals.Hold,
-		MaxPending:  f.Approvals.MaxPending,
-		Execute:     f.Approvals.Execute,
-		Servers:     make(map[string]Server, len(f.Servers)),
-		Secrets:     f.SecretPaths(),
-		Documents:   f.PolicyPaths(),
+		SessionIdle:    f.Session.Idle,
+		MaxSessions:    f.Session.MaxPerPrincipal,
+		Hold:           f.Approvals.Hold,
+		MaxPending:     f.Approvals.MaxPending,
+		Execute:        f.Approvals.Execute,
+		Servers:        make(map[string]Server, len(f.Servers)),
+		Secrets:        f.SecretPaths(),
+		Documents:      f.PolicyPaths(),
+		SecretPrograms: f.SecretPrograms(),
 	}
 	for _, c := range f.Approvals.Clients {
 		cfg.Clients = append(cfg.Clients, approvals.ClientHold{Name: c.Name, Hold: *c.Hold})

@@ -204,6 +204,9 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 		},
 		{"StepUpClients", func(f *config.File) { f.Auth.ScopeStepUp = []string{"cli"} }, []string{"cli"}},
 		{"Resource", func(f *config.File) { f.PublicURL = "https://mcp.example.com" }, "https://mcp.example.com/mcp"},
+		{"SecretPrograms", func(f *config.File) {
+			f.Secrets.Commands = map[string]config.SecretCommand{"x": {Command: []string{"/bin/sh", "/none"}}}
+		}, []string{"/bin/sh"}},
 		{"Documents", func(f *config.File) { f.Policies = []string{"/policies"} }, []string{"/policies"}},
 	}
 	untested := map[string]bool{}

@@ -59,9 +59,9 @@ func absolute(path string) string {
 }
 
 // programFiles returns the files and directories on this machine that belong to each stdio server's program. The key is
-// the server's name, or empty for the system's files.
+// the server's name, or empty for the system's files and the programs that print secrets.
 func (c *Config) programFiles(env config.Env) map[string][]string {
-	out := map[string][]string{"": programs.System()}
+	out := map[string][]string{"": append(programs.System(), c.SecretPrograms...)}
 	for name, s := range c.Servers {
 		if len(s.Command) == 0 {
 			continue

@@ -133,15 +133,30 @@ var roleConstructors = map[authv1.Role]app.Build{
 	authv1.Role_ROLE_APPROVAL: approval.Build, authv1.Role_ROLE_WASMAGENT: wasmagent.Build,
 }
 
+// serialized returns a function that calls reload, but never concurrently, because all services share it. It returns nil
+// if reload is nil.
+func serialized(reload func() (*config.File, error)) func() (*config.File, error) {
+	if reload == nil {
+		return nil
+	}
+	var mu sync.Mutex
+	return func() (*config.File, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return reload()
+	}
+}
+
 func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 	signer, verifier, err := signeddecision.NewLocalPair()
 	if err != nil {
 		return err
 	}
+	reload := serialized(opts.Reload)
 	for _, role := range authn.Roles() {
 		svc, err := roleConstructors[role](ctx, app.Mesh{
 			Process: app.Process{
-				File: opts.File, Env: opts.Env, Reload: opts.Reload, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,
+				File: opts.File, Env: opts.Env, Reload: reload, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,
 			},
 			Tokens: m.tokens, Conn: m.conns(role), Signer: signer, Verifier: verifier, Embedded: opts.Embedded, Launcher: opts.Launcher, Wrap: opts.Connections.Count,
 		})

@@ -295,3 +295,18 @@ func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
 		stack.CheckCommand(t, help, 0, help.Stdout, "No mesh has run in this folder")
 	})
 }
+
+// A repository contains a sluice.yaml with a command for a secret. `config check` does not run it before the person has
+// agreed to the file.
+func TestConfigCheck_RunsNoCommandOfARepository(t *testing.T) {
+	t.Parallel()
+	dir, home := newLocalConfigFolder(t)
+	stack.WriteFile(t, filepath.Join(dir, "sluice.yaml"), "secrets: {commands: {x: {command: [touch, ran]}}}\nauth: {tokens: [{name: a, token: \"${cmd:x}\", role: agent}]}\n")
+	ran := stack.Run(t, stack.Command{Args: []string{"config", "check"}, Dir: dir, Env: []string{"HOME=" + home, "XDG_CONFIG_HOME=" + filepath.Join(home, ".config")}})
+	if ran.Code == 0 || !strings.Contains(ran.Stderr, "you have not agreed to its content") {
+		t.Errorf("%+v", ran)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "ran")); err == nil {
+		t.Error("the command has run")
+	}
+}

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -18,6 +20,24 @@ func (f *File) SecretPaths() []string {
 		for _, ref := range referencePattern.FindAllStringSubmatch(string(secret), -1) {
 			if ref[1] == "file" {
 				paths = append(paths, ref[2])
+			}
+		}
+	}
+	return f.absolutePaths(paths)
+}
+
+// SecretPrograms returns the absolute paths of the programs in `secrets.commands`, and of the files among their arguments,
+// such as scripts. No other program may change them. Programs and files that do not exist are omitted.
+func (f *File) SecretPrograms() []string {
+	var paths []string
+	for _, c := range f.Secrets.Commands {
+		for i, arg := range c.Command {
+			path := f.Path(arg)
+			if found, err := exec.LookPath(arg); i == 0 && err == nil {
+				path = found
+			}
+			if info, err := os.Stat(path); arg != "" && err == nil && info.Mode().IsRegular() {
+				paths = append(paths, path)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -163,5 +164,20 @@ func TestSecrets_KubernetesTokenFile(t *testing.T) {
 	}
 	if _, err := config.Secret("${vault:kv/a#b}").Resolve(f, noEnv); err == nil || !strings.Contains(err.Error(), "secrets.vault.kubernetes.token_file: ") {
 		t.Errorf("%v", err)
+	}
+}
+
+// The programs of commands, and scripts among their arguments, are protected from changes.
+func TestSecretPrograms_ContainScripts(t *testing.T) {
+	t.Parallel()
+	f := withSecrets(t, `{commands: {a: {command: [sh, get.sh, --field, token]}, b: {command: [./own, x]}, c: {command: [no-such-program]}}}`)
+	for _, name := range []string{"get.sh", "own"} {
+		if err := os.WriteFile(f.Path(name), []byte("#!/bin/sh\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := f.SecretPrograms()
+	if len(got) != 3 || !slices.Contains(got, f.Path("get.sh")) || !slices.Contains(got, f.Path("own")) || !slices.ContainsFunc(got, func(p string) bool { return filepath.Base(p) == "sh" }) {
+		t.Errorf("%v", got)
 	}
 }

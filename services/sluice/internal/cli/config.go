@@ -53,12 +53,17 @@ func (t *tool) configCheck() *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check the configuration, its secrets and its policies, and show what would run",
 		Long: `Check the configuration, its secrets and its policies, and show what would run. Without
---config, read sluice.yaml in the working folder, as up does. The command starts no server, and
-sends nothing over the network.`,
+--config, read sluice.yaml in the working folder, as up does. The command starts no server. It
+runs the commands of secrets.commands, and asks Vault for secrets, but sends nothing else over the
+network. For a sluice.yaml with such secrets that it found by itself, it first needs your agreement,
+which "sluice up" asks for.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			f, _, err := t.loadLocal()
+			f, found, err := t.loadLocal()
 			if err != nil {
+				return err
+			}
+			if err := found.requireAgreement(); err != nil {
 				return err
 			}
 			warnings, err := resolveAll(f, toolListsOf(c.Context(), f))

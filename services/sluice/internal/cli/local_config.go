@@ -82,6 +82,22 @@ func (l *localFile) reader() func() ([]byte, error) {
 	}
 }
 
+// requireAgreement returns an error if the file gets secrets from commands or Vault, and the person has not agreed to the
+// content. Otherwise a repository could run commands when a person only checks its file.
+func (l *localFile) requireAgreement() error {
+	if l == nil || len(l.file.Secrets.Commands) == 0 && l.file.Secrets.Vault.Address == "" {
+		return nil
+	}
+	agreed, err := localconfig.OpenAgreed()
+	if err != nil {
+		return err
+	}
+	if !agreed.Has(localconfig.Digest(l.folder, l.content)) {
+		return fmt.Errorf("%s in this folder gets secrets from commands or Vault, and you have not agreed to its content: agree in `sluice up`, or name the file with --config %s", localconfig.Name, localconfig.Name)
+	}
+	return nil
+}
+
 // confirmLocal asks the person to agree to the configuration in the working directory, unless the person has agreed to
 // the same content before. It first shows what the configuration would use. It returns an error if there is no
 // terminal.
